@@ -76,10 +76,10 @@ class Observer {
   virtual void OnAdjoint(int64_t /*first_step*/, const AdjointChunk&) {}
 };
 
-// What the instances that count gave to one input before weights, without the loss scale.
+// The gradients of one input over the instances that count, before weights and loss scale.
 struct GradientMagnitudes {
   int64_t zero = 0;  // instances whose gradient is 0 everywhere
-  // Of the finite numbers that are not 0; +inf and 0 where there is none.
+  // The extremes of the finite numbers that are not 0; +inf and 0 if there is none.
   double smallest = std::numeric_limits<double>::infinity();
   double largest = 0.0;
 };
@@ -94,7 +94,7 @@ struct InputGradient {
   // If connected == 0: the site that blocked the value in all instances and steps of this run;
   // empty if no site did (a kink, for example). See sim/engine/gate.h.
   std::string gated_by;
-  // Of a shared input, where the work asks for it: its sums over the aligned blocks of ids between
+  // The tree of a shared input, if asked for: its sums over the aligned blocks of ids between
   // the smallest and the largest of the request, in the accumulator of role gradient, with the loss
   // scale. Nodes of requests that share no id merge to the bits of one request (aligned_sum.h).
   std::vector<precision::AlignedNode> tree;
@@ -152,7 +152,7 @@ struct WorkResult {
 
 class Engine {
  public:
-  // Whatever the executor, the reference backend writes birth certificates, by a replay.
+  // The reference backend writes birth certificates for any executor, by a replay.
   explicit Engine(std::shared_ptr<Executor> executor);
   absl::StatusOr<WorkResult> Execute(Work work, Observer& observer) const;
   // Reverses a run that was kept. `work` is WorkOf(kept) with a gradient; its program may have

@@ -153,7 +153,7 @@ REQUESTS = (
     ),
     Panel(
         "Dropped stream messages",
-        "Parts of answers that were not sent, per second: slow_client, the caller took nothing for long and its call failed; "
+        "Parts of answers that were not sent, per second: slow_client, the caller was too slow for long and its call failed; "
         "sampled, progress that newer progress replaced.",
         "cps",
         (Query(rate("simgrad_stream_dropped_messages_total", "reason"), "{{reason}}"),),

@@ -41,14 +41,14 @@ struct IncomingMethod {
   int64_t most_content = 0;
 };
 
-// What the calls of a port share; all of it outlives them.
+// The state that the calls of a port share; all of it outlives them.
 struct IncomingShared {
   Uploads* uploads = nullptr;
   HeldRefusals* held = nullptr;
   Connections* connections = nullptr;
   metrics::ServerMetrics* metrics = nullptr;
   scheduling::Scheduler* scheduler = nullptr;
-  TokenGate* token_gate = nullptr;  // null: nobody needs a token
+  TokenGate* token_gate = nullptr;  // null: no call needs a token
 };
 
 class IncomingCall final : public Upload,
@@ -62,7 +62,7 @@ class IncomingCall final : public Upload,
   using Accept = std::function<const IncomingMethod*(const std::string& path)>;
   IncomingCall(const IncomingShared& shared, const Accept& accept, CallQueue& queue);
 
-  // What gRPC is to fill in, and what it is to tell. From then on the call owns itself.
+  // The parts that gRPC fills in and tells. From then on the call owns itself.
   grpc::GenericServerContext& context() { return context_; }
   grpc::GenericServerAsyncReaderWriter& stream() { return stream_; }
   Completion* Await();

@@ -56,7 +56,7 @@ class IncomingCalls {
   CallQueue& queue_;
   grpc::AsyncGenericService generic_;
   std::unordered_map<std::string, IncomingMethod> methods_;  // by path
-  // Of a call that no service knows. It is read like others: who resets such calls is found out.
+  // The method of a call that no service knows. It is read like others, so that resets are noticed.
   IncomingMethod none_;
   const IncomingCall::Accept accept_any_, accept_name_;
 };

@@ -1,4 +1,4 @@
-// One call as the service that answers it sees it: who asks, for what, and the way back.
+// One call as the service that answers it sees it: the caller, the request, and the way back.
 //
 // Threads: a service may answer on any thread. What it is told comes from the threads of CallQueue.
 #pragma once
@@ -38,7 +38,7 @@ class UnaryAnswer {
   ~UnaryAnswer() = default;
 };
 
-// What a streaming method is told.
+// The events that a streaming method is told.
 class StreamEvents {
  public:
   // One message was handed on; false: the call is cut off.

@@ -1,4 +1,4 @@
-// What one step leaves of all instances, as columns that threads and machine code fill in place.
+// The record of one step over all instances, as columns that threads and machine code fill.
 //
 // Compiles under NVRTC, nvcc and the host compiler. step_columns.h turns them into the data of
 // sim/diagnostics.

@@ -41,7 +41,7 @@ using precision::Lane;
 #define LONG_FUNCTION inline
 #endif
 
-// What rounds to the result in format F: precision/elementary.h for f64, else
+// The functions that round to the result in format F: precision/elementary.h for f64, else
 // precision/narrow_elementary.h.
 #define OF_FORMAT(Name)                  \
   template <Format F>                    \
@@ -356,7 +356,7 @@ SCALAR double quantized_e5m2(double x, double amax) {
   SCALAR uint32_t not_##s(uint32_t a) { return U::Not(a); }                               \
   WHOLE(uint32_t, s)
 
-// Of every integer.
+// The functions of every integer type.
 #define WHOLE(T, s)                                                           \
   SCALAR bool leads_max_##s(T best, T x) { return x > best; }                 \
   SCALAR bool leads_min_##s(T best, T x) { return x < best; }                 \
@@ -450,7 +450,7 @@ UNITS(kBf16, bf16)
 UNITS(kF16, f16)
 UNITS(kE4m3, e4m3)
 UNITS(kE5m2, e5m2)
-// Of two deciding tests: whether the first lies nearer to its threshold (decision_margin.h).
+// Whether the first of two deciding tests lies nearer to its threshold (decision_margin.h).
 SCALAR bool decides_first(double ulps, double unit, double other_ulps, double other_unit) {
   return (unit != 0.0) & ((other_unit == 0.0) | (ulps <= other_ulps));
 }
@@ -499,7 +499,7 @@ static_assert(precision::DecisionHash(1, 2, 3, 4, 5) ==
                   5));
 
 #if !defined(__CUDACC__) && !defined(__CUDA_HOST_SHIM__)
-// Where rare_f is false, f is usual_f, which is straight code.
+// If rare_f is false, f is usual_f, which is straight code.
 #define TRIGONOMETRIC(F, s)                                             \
   UNARY(usual_sin, F, s, L::Round(precision::narrow::SinOfModerate(a))) \
   UNARY(usual_cos, F, s, L::Round(precision::narrow::CosOfModerate(a))) \

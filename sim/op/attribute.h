@@ -73,7 +73,7 @@ class AttributeSet {
   uint64_t bits_ = 0;
 };
 
-// Where an attribute stands.
+// The member of Attributes in which an attribute stands.
 using AttributeField =
     std::variant<std::monostate, std::vector<double> Attributes::*,
                  std::vector<int64_t> Attributes::*, std::string Attributes::*,
@@ -86,7 +86,7 @@ using AttributeField =
 struct AttributeInfo {
   std::string_view name;  // of the field of simgrad.v1.Op; empty: in no message
   AttributeField field;   // std::monostate: in no message
-  // What the text of `op` says of it, with a space in front. `used` names a value.
+  // Returns the attribute as the text of `op` has it, with a space in front. `used` names a value.
   using ValueNames = std::function<std::string(ValueId)>;
   std::string (*text)(const Program& program, const Op& op, const ValueNames& used);
 };

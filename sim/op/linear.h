@@ -122,7 +122,7 @@ void LowerSubstitution(Lowering& l, bool lower, bool unit, int64_t n,
 
 // The whole cotangent is present where any of it is.
 Mask Joined(VjpRule& r, const Shape& shape);
-// Where the row of an element compares with its column, in every matrix.
+// A mask of the elements whose row compares so with their column, in every matrix.
 ValueId Where(VjpRule& r, const Shape& shape, OpCode comparison);
 
 // One operation under a mask, of matrices [..., rows, columns].

@@ -90,7 +90,7 @@ class Lowering {
                          int64_t number) = 0;  // part of the structure; a real one too
   virtual Number Real(double number, const Value& like) = 0;  // stands in a table
 
-  // Of the loops around, flattened: the iteration, and the element of mapped axes; i64.
+  // The flattened iteration of the loops around, and the flattened element of mapped axes; i64.
   virtual Number Iteration() = 0;
   virtual Number MappedElement() = 0;
 

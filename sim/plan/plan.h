@@ -23,7 +23,7 @@
 
 namespace simgrad::sim::plan {
 
-// What a register or an element of a buffer is at run time.
+// The type of a register or of an element of a buffer at run time.
 using sim::BytesOf;
 using sim::Carrier;
 using sim::CarrierName;
@@ -129,7 +129,7 @@ struct Statement {
   std::string comment;  // value name, source label
 };
 
-// What stays with an instance from step to step.
+// The data that stay with an instance from step to step.
 enum class FieldKind : uint8_t {
   kState,
   kExport,
@@ -184,7 +184,7 @@ struct Plan {
   std::vector<Field> fields;
   std::vector<double> numbers;
   std::vector<int64_t> integers;
-  // Where among `integers` the permutations of shuffled sums begin: tables that sums share.
+  // The places in `integers` at which permutations of shuffled sums begin: tables that sums share.
   std::vector<std::pair<PermutationKey, int64_t>> permutations;
   std::vector<RecordedSite> terminations;
   std::vector<RecordedSite> events;

@@ -83,7 +83,7 @@ class AdjointWriter {
   ValueId Tape(ValueId primal);
   Mask And(const Mask& a, ValueId condition);
 
-  // What a loop reads of the regions around it is read in those regions, in front of its vjp, and
+  // Values of the regions around a loop are read in those regions, in front of its vjp, and
   // sorted by `order` once the loop is written. A reader is the operation that is being reversed.
   void SetOrder(const ReadOrder* order) { order_ = order; }
   void SetReader(int32_t reader) { reader_ = reader; }
@@ -121,11 +121,11 @@ class AdjointWriter {
     Region* region;
     std::unordered_map<size_t, Slot> slots;
     std::unordered_map<size_t, ValueId> tapes;
-    // What the loop being written reads here for the first time, by primal value.
+    // The values that the loop being written reads here for the first time, by primal value.
     std::unordered_map<size_t, Read> reads;
     size_t first_read = 0;  // operation
   };
-  // What `make` makes, unless the scope has read the primal value before.
+  // Returns what `make` makes, unless the scope has read the primal value before.
   template <class Make>
   ValueId ReadOnce(Scope& scope, ValueId primal, const std::string& label, const Make& make);
   void Append(Region& region, Op op);

@@ -28,7 +28,7 @@ struct LoopChoice {
   int64_t restart = 0;   // implicit, by gmres; 0: chosen
 };
 
-// What is to be differentiated: an objective, or cotangents that the caller sends.
+// The subject of a derivative: an objective, or cotangents that the caller sends.
 struct AdjointSpec {
   std::string objective;                // empty: only the caller's cotangents
   std::vector<bool> final_state;        // per state input: a cotangent of z[T] is sent
@@ -41,7 +41,7 @@ struct AdjointSpec {
 // The adjoint regions. Each takes and yields slots (loop.h): all cotangents, then all masks. kNone
 // marks a slot that is never present. States have the order of the state inputs.
 struct Adjoint {
-  // What enters at z[T]. Args: [seed, only where there is a terminal cost], then slots:
+  // The adjoint at z[T]. Args: [seed, only where there is a terminal cost], then slots:
   // final_state[n] and trajectory_state at T [n] as sent by the caller. Yields slots: z[T] [n],
   // exports of the last step [e]. Always there.
   Region terminal;

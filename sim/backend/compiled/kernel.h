@@ -42,7 +42,7 @@ struct KernelOptions {
 int PartsFor(int64_t statements);
 LaneShape ShapeOf(const KernelOptions& options);
 
-// Which functions of a plan: forward code and adjoint code are made when they are asked for.
+// A part of a plan's functions: forward code and adjoint code are made when they are asked for.
 // kNearZero: the reversed steps for processors that are slow where a product meets a subnormal.
 enum class Part : uint8_t { kForward, kAdjoint, kNearZero };
 

@@ -1,4 +1,4 @@
-// What forward launches write beside the states: columns, per-instance arrays, trajectories.
+// The records of forward launches beside the states: columns, per-instance arrays, trajectories.
 //
 // A chunk of steps is cut into launches so that their records stay within a bound. One object holds
 // the record of one launch. Two objects take turns: one is written while the other's record travels

@@ -1,4 +1,4 @@
-// What the host and a generated kernel agree on: plain data, the same bytes on both sides.
+// The data that the host and a generated kernel share: plain data, the same bytes on both sides.
 //
 // Compiles under NVRTC, nvcc and the host compiler. Numbers of a request reach a kernel through
 // KernelArgs alone, never through its text: so one kernel serves every tolerance and every batch.
@@ -45,7 +45,7 @@ struct InstanceSiteView {
   const int64_t* value_starts;  // [instances], where an instance's values of this chunk begin
 };
 
-// What the host asks of a launch.
+// The requests of the host to a launch.
 enum LaunchFlags : uint32_t {
   kRecordSteps = 1,      // columns, paths, health of a counted forward run
   kRecordInstances = 2,  // InstanceSiteView

@@ -11,7 +11,7 @@
 
 namespace simgrad::sim::reference {
 
-// What travels with an instance from step to step; a checkpoint is a copy of it.
+// The state that travels with an instance from step to step; a checkpoint is a copy of it.
 struct InstanceState {
   std::vector<Array> states;   // by state input
   std::vector<Array> exports;  // of the last step that counted
@@ -20,7 +20,7 @@ struct InstanceState {
   PathState path;
 };
 
-// Where a step reports to. Null: not counted.
+// The sinks that a step reports to. Null: not counted.
 struct StepSinks {
   bool decide = false;  // count decisions into `column` and the path
   StepColumn column;
@@ -44,7 +44,7 @@ class InstanceRun {
   void FinishAdjoint();
 
   const InstanceState& state() const { return state_; }
-  // Of a checkpoint, or the replay of a certificate.
+  // Sets the state of a checkpoint, or of the replay of a certificate.
   void set_state(InstanceState state) { state_ = std::move(state); }
   const std::vector<GradientSum>& gradients() const { return gradients_; }
   // The first non-finite value of the whole run, forward and adjoint.

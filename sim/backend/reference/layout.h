@@ -1,4 +1,4 @@
-// Where the values of a program live while it runs: one frame per execution of a region.
+// The places of a program's values while it runs: one frame per execution of a region.
 //
 // A value belongs to the region that defines it; program inputs have a frame of their own. A
 // look-up walks from the innermost frame outward. An adjoint frame that does not hold a value asks
@@ -37,7 +37,7 @@ class Layouts {
   explicit Layouts(const NumericalProgram& program);
   const RegionLayout& Of(const Region& region) const { return regions_.at(&region); }
   const RegionLayout& inputs() const { return inputs_; }
-  // Of a frame without values, which only says where it stands.
+  // The layout of a frame without values, which only says where it stands.
   const RegionLayout& empty() const { return empty_; }
   // By input (ReadInputs).
   const std::vector<bool>& used_inputs() const { return used_inputs_; }
@@ -76,9 +76,9 @@ struct Frame {
   const Frame* primal = nullptr;      // adjoint frames: the taped frame of what is reversed
   std::vector<Array> values;          // by place
   std::map<ValueId, LoopTape> loops;  // executed in this region, by their first result
-  // Of what stands behind predicates: one for each element, or one for all.
+  // Radii of the values behind predicates: one for each element, or one for all.
   std::map<ValueId, std::vector<Radius>> radii;
-  // Where it stands: flattened iteration of the loops around, flattened element of the mapped axes.
+  // Its place: flattened iteration of the loops around, flattened element of the mapped axes.
   int64_t iteration = 0;
   int64_t element = 0;
   std::string_view loop_site;  // of the innermost named loop around

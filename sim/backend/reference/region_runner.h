@@ -12,7 +12,7 @@
 
 namespace simgrad::sim::reference {
 
-// Where a run reports to, besides its values. Null: not counted.
+// The sinks that a run reports to, besides its values. Null: not counted.
 struct RunSinks {
   WorkMeter* meter = nullptr;  // never null where something runs
   NonFiniteWatch* watch = nullptr;
@@ -67,7 +67,7 @@ class RegionRunner {
                         uint32_t test) const;
   // The least of all elements.
   Radius LeastRadius(ValueId id, const Frame& frame) const;
-  // Of element e of n over the leading axis.
+  // The radius of element e of n over the leading axis.
   Radius ElementsRadius(ValueId id, int64_t n, size_t e, const Frame& frame) const;
   void SetLoopRadii(const Op& op, const LoopTape& tape, Frame& frame) const;
   std::vector<Radius> LeastRadii(std::span<const ValueId> ids, const Frame& frame) const;

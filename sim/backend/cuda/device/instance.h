@@ -1,4 +1,4 @@
-// What a thread knows while it runs an instance: what is recorded, the tape, the health.
+// The state of a thread that runs an instance: its records, the tape, the health.
 //
 // A text derives its Instance from this and adds the fields that travel. The functions of a plan are
 // functions of an Instance; the kernels around them stand in kernels.h.
@@ -29,7 +29,7 @@ SIMGRAD_HD inline void FromTapedBits(uint64_t bits, int64_t& x) { x = static_cas
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, uint32_t& x) { x = bits; }
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, bool& x) { x = bits != 0; }
 
-// What the threads of a block share.
+// The memory that threads of a block share.
 template <int kTerminations, int kEvents, int kStates>
 struct BlockShared {
   StepSlot<kTerminations, kEvents, kStates> slots[2];
@@ -71,13 +71,13 @@ struct InstanceBase {
   bool bad = false, bad_input = false;
   bool sampled = false;  // additions are counted in this step
 
-  // Of a step.
+  // Tallies of a step.
   TerminationTally loop[AtLeastOne(kTerminations)];
   RunTally run[AtLeastOne(kTerminations)];
   EventTally event[AtLeastOne(kEvents)];
   StepSlot<kTerminations, kEvents, kStates>* slot = nullptr;
   BackwardColumn* backward = nullptr;
-  // Of a launch.
+  // Tallies of a launch.
   InstanceTally told[kTells ? AtLeastOne(kTerminations) : 1];
   int64_t first_event[AtLeastOne(kEvents)];
   uint64_t signature = 0;

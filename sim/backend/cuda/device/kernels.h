@@ -53,7 +53,7 @@ __device__ inline void StartKernel(I& self) {
   });
 }
 
-// What the threads of the block saw in a step.
+// Joins the observations of the block's threads in a step.
 template <class I>
 __device__ inline void JoinStep(I& self, int64_t column, int64_t sample, bool first_pass) {
   auto& slot = *self.slot;
