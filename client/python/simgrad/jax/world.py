@@ -555,9 +555,9 @@ class _Writer:
             self.builder, found.live, self._inputs, self._roles, self._names, self._kinks, self._chosen
         )
         emission.write(graph.root)
-        for x, name in self._halts.items():
-            with self.builder.lowered_from(x.line, ""):
-                self.builder.halt(name, emission.value(x.operands[0]), error=True)
+        for halt, name in self._halts.items():
+            with self.builder.lowered_from(halt.line, ""):
+                self.builder.halt(name, emission.value(halt.operands[0]), error=True)
         self.builder.next(**{n: emission.value(x) for n, x in found.following.items()})
         for name, x in found.exports.items():
             self.builder.observe(name, emission.value(x))
