@@ -242,7 +242,7 @@ def test_a_while_loop_stops_where_jax_stops_and_is_differentiated(client):
     assert loop.line.startswith("step_test.py:")
     [op] = [op for op in world.program.step.ops if op.code == "while"]
     assert op.max_iter == 50, "the cap stands in its test"
-    assert {site.what for site in world.sites} == {"loop", "test"}
+    assert {site.what for site in world.sites} == {"loop", "test", "choice"}, "pivots of lu choose"
     assert all("change > 1e-10" in s.text for s in world.sites if s.what == "test")
 
 
@@ -655,3 +655,39 @@ def test_known_numbers_are_rounded_as_the_server_rounds_them():
             expected = given.astype(dtype).astype(np.float64)
         assert fold.cast(given, name).tobytes() == expected.tobytes(), name
     assert np.isnan(fold.cast(np.asarray(np.nan), "bf16"))
+
+
+def test_an_error_of_equinox_ends_the_run_with_an_error(client):
+    equinox = pytest.importorskip("equinox")
+
+    def checked(state):
+        x = state["x"] * 2.0
+
+        def turn(carried, _):
+            return equinox.error_if(carried + 0.1, carried > 1e6, "in a loop"), None
+
+        warmed, _ = lax.scan(turn, x, None, length=2)
+        return {"x": equinox.error_if(warmed, jnp.sum(x) > 10.0, "too warm"), "heat": jnp.sum(x)}
+
+    state = {"x": jnp.asarray([0.5, 1.0]), "heat": jnp.zeros(())}
+    options = dict(state=state, objective={"far": lambda s: jnp.sum(s["x"])})
+    world = simgrad.jax.world(checked, **options)
+    assert [*world.report().halts.values()] == [at(checked, 7)]
+    world = simgrad.jax.world(checked, sites={at(checked, 7): "too_warm"}, **options)
+    assert world.report().halts == {"too_warm": at(checked, 7)}
+    assert world.report().dropped == {at(checked, 4): "error_if"}
+    initial = {"x": np.asarray([[0.5, 1.0], [0.1, 0.2], [50.0, 50.0]]), "heat": np.zeros(3)}
+    run = dict(steps=3, initial=initial, policy="f64")
+    r = client.rollout(world, objective="far", **run)
+    assert [(h.instance, h.halt, h.step, h.error) for h in r.halted] == [
+        (0, "too_warm", 2, True),
+        (2, "too_warm", 0, True),
+    ]
+    expected = {"x": jnp.asarray(initial["x"][1])}
+    for _ in range(3):
+        expected = checked(expected)
+    np.testing.assert_allclose(r.state["x"][1], expected["x"], rtol=1e-15)
+    # A halt would leave 0 of what is observed for a cost to read.
+    costly = simgrad.jax.world(checked, **{**options, "objective": {"heat": lambda s: s["heat"]}})
+    assert not costly.report().halts and at(checked, 7) in costly.report().dropped
+    assert np.isfinite(client.rollout(costly, objective="heat", **run).values).all()

@@ -42,6 +42,7 @@ class Graph(Layout):
     Attributes:
       line: of the operation that is being lowered.
       notes: what was found on the way, counted, for the report.
+      halts: what ends a run, as nodes of their conditions.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,7 @@ class Graph(Layout):
         self.scope = self.root
         self.line = Line()
         self.notes: collections.Counter[str] = collections.Counter()
+        self.halts: list[Node] = []
         self._written: dict[Any, Node] = {}
         self._literals: dict[Any, Node] = {}
         self._uniforms: dict[Node, Node] = {}
@@ -170,6 +172,14 @@ class Graph(Layout):
     def convert(self, a: Value, to: Any) -> Value:
         wanted = neutral(to)
         return a if a.dtype == wanted else self.emit("convert", a, to=wanted.name)
+
+    def halt(self, condition: Value, line: Line) -> bool:
+        """Ends a run where a bool holds; False where none can stand: in a loop or a branch."""
+        if self.scope is not self.root or not isinstance(condition, Node):
+            return False
+        if all(x.operands[0] is not condition for x in self.halts):
+            self.halts.append(Node("halt", [condition], {}, (), BOOL, line, self.root))
+        return True
 
     def key(self, shape: Sequence[int]) -> Node:
         """A random key whose words no draw reads."""

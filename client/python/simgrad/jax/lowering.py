@@ -97,6 +97,7 @@ class Lowering:
         self.dropped: dict[str, str] = {}
         self.above_one: dict[Node, Value] = {}
         self.draws_normally = False
+        self._open: list[Any] = []  # equations that are being lowered, the innermost last
 
     def jaxpr(self, closed: Any, operands: Sequence[Value]) -> list[Value]:
         """What a jaxpr gives for these operands."""
@@ -112,10 +113,20 @@ class Lowering:
             return environment[variable]
 
         for equation in jaxpr.eqns:
+            self._open.append(equation)
             with self.graph.at(line_of(equation)):
                 results = self.equation(equation, [read(v) for v in equation.invars])
+            self._open.pop()
             environment.update(zip(equation.outvars, results))
         return [read(v) for v in jaxpr.outvars]
+
+    def line_outside(self, package: str) -> Line:
+        """The innermost line of what is being lowered that no file of a package asks for; else the innermost one."""
+        for equation in reversed(self._open):
+            line = line_of(equation, outside=f"{os.sep}{package}{os.sep}")
+            if line.path:
+                return line
+        return self.graph.line
 
     def function(self, function: Callable[..., Any], *operands: Value) -> list[Value]:
         """What a function of JAX gives for these operands: for primitives that others make up."""
@@ -268,14 +279,15 @@ def nested_jaxprs(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def line_of(equation: Any) -> Line:
-    """The innermost frame of the user's, or of a library's, that is not JAX's own or one of these rules."""
+def line_of(equation: Any, outside: str = "") -> Line:
+    """The innermost frame of the user's, or of a library's, that is not JAX's own or one of these rules, nor of a file whose
+    path has `outside` in it."""
     info = equation.source_info
     frames: Iterable[Any] = ()
     if info.traceback is not None:
         frames = source_info_util.user_frames(info.traceback)
     for frame in frames:
-        if frame.file_name.startswith(_HERE):
+        if frame.file_name.startswith(_HERE) or (outside and outside in frame.file_name):
             continue
         return Line(frame.file_name, frame.start_line, frame.function_name, str(info.name_stack))
     return Line()

@@ -102,7 +102,7 @@ def _bits(low: Lowering, equation: Any, operands: Operands) -> Value:
 
 def draws_normally(equation: Any) -> bool:
     """Whether it is what jax.random.normal calls."""
-    return equation.params.get("name") == "_normal_real"
+    return bool(equation.params.get("name") == "_normal_real")
 
 
 def normals_of(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
@@ -153,7 +153,8 @@ def _bitcast(low: Lowering, equation: Any, operands: Operands) -> Value:
     if fraction is None:
         raise NotLowered("the bits of a real", "a world has reals of any format; compute with numbers")
     made = low.graph.arithmetic("add", fraction, np.ones(()))
-    low.above_one[made] = fraction
+    if isinstance(made, Node):
+        low.above_one[made] = fraction
     return made
 
 

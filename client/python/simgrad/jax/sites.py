@@ -65,6 +65,16 @@ def choice_names(choosing: Iterable[Node], aliases: Given[str]) -> dict[Node, st
     return {x: alias for x, alias in named if alias is not None}
 
 
+def halt_names(halts: Iterable[Node], aliases: Given[str]) -> dict[Node, str]:
+    """A name for each halt, after the function that asks for it; `aliases` are the user's, by "file.py:line"."""
+    names: dict[Node, str] = {}
+    for x in halts:
+        name = aliases.find(x.line.text) or f"{_function_name(x.line)}.error"
+        again = sum(y == name or y.startswith(f"{name}.") for y in names.values())
+        names[x] = f"{name}.{again + 1}" if again else name
+    return names
+
+
 def sites_of(
     nodes: Iterable[Node],
     names: Mapping[Place, str],

@@ -20,7 +20,7 @@ from simgrad.jax.node import Node, Place
 from simgrad.jax.report import Report
 from simgrad.jax.roles import CHOICES, WORDS, choosing, is_test, kinds
 from simgrad.jax.roles import roles as roles_of
-from simgrad.jax.sites import choice_names, site_names, sites_of
+from simgrad.jax.sites import choice_names, halt_names, site_names, sites_of
 from simgrad.jax.trace import (
     Lowered,
     Step,
@@ -483,7 +483,8 @@ class _Writer:
         self._given_roles = given_roles
         self._start: tuple[str, ...] = ()
         self._names = site_names(found.live.nodes, aliases)
-        self._outputs = [*found.following.values(), *found.exports.values()]
+        self._outputs = found.outputs
+        self._halts = halt_names(found.halts, aliases)
         self._choosing = choosing(found.live, self._outputs) if level != "loops" else []
         self._chosen = choice_names(self._choosing, aliases)
         self._inputs: dict[tuple[str, str], Expression] = {}
@@ -513,7 +514,7 @@ class _Writer:
         found = self._found
         by_kind = kinds(found.live, self._outputs)
         sites = sites_of(found.live.nodes, self._names, by_kind, self._choosing, self._chosen)
-        return Report.of(found, sites, self._start, self._roles)
+        return Report.of(found, sites, self._start, self._roles, self._halts)
 
     def _declare(self, used: set[tuple[str, str]]) -> None:
         for kind in GROUPS:
@@ -554,6 +555,9 @@ class _Writer:
             self.builder, found.live, self._inputs, self._roles, self._names, self._kinks, self._chosen
         )
         emission.write(graph.root)
+        for halt, name in self._halts.items():
+            with self.builder.lowered_from(halt.line, ""):
+                self.builder.halt(name, emission.value(halt.operands[0]), error=True)
         self.builder.next(**{n: emission.value(x) for n, x in found.following.items()})
         for name, x in found.exports.items():
             self.builder.observe(name, emission.value(x))

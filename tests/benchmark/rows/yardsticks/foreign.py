@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import sys
@@ -25,8 +26,9 @@ def _case(name: str) -> Case:
 
 
 def prepare(name: str, **_: Any) -> None:
-    """Makes the model, which no trace may."""
-    _case(name)
+    """Makes the model, which no trace may. Libraries print while they are imported; answers go to stdout."""
+    with contextlib.redirect_stdout(sys.stderr):
+        _case(name)
 
 
 def _step_of(name: str) -> Callable[[Any, Any], Any]:
