@@ -178,7 +178,7 @@ std::vector<std::string> UnconvergedWarnings(const sim::WorkResult& result) {
   return warnings;
 }
 
-// Where the solver of an implicit derivative gave up.
+// Warnings where the solver of an implicit derivative gave up.
 std::vector<std::string> CappedWarnings(const sim::WorkResult& result) {
   std::vector<std::string> warnings;
   for (const sim::AdjointSolves& solves : result.adjoint_solves) {

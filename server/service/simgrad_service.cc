@@ -182,7 +182,7 @@ grpc::ByteBuffer Taken(grpc::ByteBuffer& bytes) {
   return taken;
 }
 
-// What takes memory for an entry that is kept, until it goes.
+// Takes memory for an entry that is kept, until it goes.
 std::function<std::shared_ptr<void>(int64_t bytes)> LeaseOf(scheduling::MemoryBudget& memory,
                                                             scheduling::MemoryUse use) {
   return [&memory, use](int64_t bytes) -> std::shared_ptr<void> {
@@ -324,7 +324,7 @@ ReferenceOptions SimgradService::ReferencesOf(const std::string& caller,
   return {&contents_, caller, info_.limits().max_request_bytes(), std::move(take)};
 }
 
-// Of a Rollout or a Gradient, whose request has a spec.
+// Answers a Rollout or a Gradient, whose request has a spec.
 template <class Request>
 void SimgradService::StreamSpec(const std::string& method, metrics::Mode mode,
                                 const ServiceCall& asked, StreamAnswer& answer) {

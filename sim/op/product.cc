@@ -23,7 +23,7 @@ Types MatmulTypes(const Program& program, const Op& op) {
   return std::vector<Type>{type};
 }
 
-// What an operand of matmul is read as; `rounded` holds it where it is rounded to tf32.
+// The operand of matmul as it is read; `rounded` holds it where it is rounded to tf32.
 const std::vector<double>& AsRead(const Evaluation& e, size_t operand,
                                   std::vector<double>& rounded) {
   const std::vector<double>& x = e.operands[operand]->real;
@@ -97,7 +97,7 @@ std::vector<double> ProductMadeOf(const Program& program, const Op& op, Arrays o
   return found;
 }
 
-// What an operand of matmul is read as.
+// The operand of matmul as it is read.
 Memory AsRead(Lowering& l, const Memory& operand) {
   const std::optional<CastRounding> rounding = l.attributes().rounding;
   if (!rounding) return operand;

@@ -211,7 +211,7 @@ int64_t TwoPerElement(const Program& program, const Op& op) {
 
 const OpInfo kFakeQuantize = Complete({
     .name = "fake_quantize",
-    .doc = "What is left of a in `format`, e4m3 or e5m2, under a scale: divided by it, rounded, "
+    .doc = "The rest of a in `format`, e4m3 or e5m2, under a scale: a divided by it, rounded, "
            "saturating, times the scale. The elements along `axes` share a scale: the smallest "
            "power of two that brings their largest finite magnitude within the format, 1 where "
            "that is 0, or `scale`. The cotangent passes where nothing was clamped; the scale has "

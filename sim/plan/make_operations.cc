@@ -94,7 +94,7 @@ void RegionMaker::Elementwise(const Op& op) {
     if (addition != nullptr) Absorbed(op, *addition, std::move(operands), given);
     return given;
   });
-  // What is the same for every element is added once and counted for each.
+  // A number that is the same for every element is added once and counted for each.
   if (addition != nullptr && ViewOf(op.results[0]).all != kNoRegister) {
     block_->back().number = ElementCount(result.type.shape);
   }

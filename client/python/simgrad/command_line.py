@@ -33,7 +33,7 @@ from simgrad.policy import SETTINGS, Policy
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 
-# What an override may set.
+# The fields that an override may set.
 _SETTINGS = {"role": SETTINGS, "site": tuple(name for name in SETTINGS if name != "scale")}
 
 _EXAMPLES = """examples:

@@ -88,7 +88,7 @@ class _Counts:
         self._run[key] = (before[0] + counts[0], before[1] + counts[1])
 
     def due(self, wanted: Callable[[tuple[str, ...]], bool]) -> dict[Any, tuple[int, int]]:
-        """What goes beyond the counts given so far; it counts as given now."""
+        """The counts beyond those given so far; they count as given now."""
         due = {}
         for key, run in self._run.items():
             given = self._given.get(key, (0, 0))

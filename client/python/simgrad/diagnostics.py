@@ -188,7 +188,7 @@ class Absorption:
 
     @property
     def share(self) -> float:
-        """Of all additions, those that were absorbed; 0 where there was none."""
+        """The part of all additions that was absorbed; 0 where there was none."""
         return self.absorbed / self.additions if self.additions else 0.0
 
     def __repr__(self) -> str:

@@ -381,7 +381,7 @@ def fake_quantize(
     axis: int | Sequence[int] | None = None,
     scale: Any = None,
 ) -> Expression:
-    """What is left of x in `format`, e4m3 or e5m2, under a scale: x is divided by it, rounded to the nearest
+    """The rest of x in `format`, e4m3 or e5m2, under a scale: x is divided by it, rounded to the nearest
     number of the format, the largest one where it is beyond, and multiplied by it. Shape and format of
     the result are those of x.
 

@@ -436,7 +436,7 @@ class Operations(OperationWriter):
     def fake_quantize(
         self, a: Any, format: str = "e4m3", axes: int | Sequence[int] | None = None, scale: Any = None
     ) -> Expression:
-        """What is left of a in `format`, e4m3 or e5m2, under a scale: divided by it,
+        """The rest of a in `format`, e4m3 or e5m2, under a scale: a divided by it,
         rounded, saturating, times the scale. The elements along `axes` share a scale:
         the smallest power of two that brings their largest finite magnitude within the
         format, 1 where that is 0, or `scale`. The cotangent passes where nothing was

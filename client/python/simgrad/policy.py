@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 from simgrad.v1 import policy_pb2
 
-# What a policy may set of a role or site.
+# The fields that a policy may set of a role or site.
 SETTINGS = tuple(field.name for field in policy_pb2.RoleSetting.DESCRIPTOR.fields)
 
 _NON_FINITE = {

@@ -55,12 +55,12 @@ def site_lines(program: program_pb2.Program) -> dict[str, str]:
     return lines
 
 
-# What the server calls a choice that has no site (sim/program/choices.h).
+# The server's names of choices that have no site (sim/program/choices.h).
 _CHOICES = {**{code: code for code in ("argmax", "argmin", "argsort", "cholesky")}, "lu_permutation": "lu"}
 
 
 def _choice_name(program: program_pb2.Program, op: program_pb2.Op) -> str:
-    """Of what chooses by reals, in a program whose level counts choices; conversions need the flow of data, and have none."""
+    """Lines of operations that choose by reals, in a program whose level counts choices; conversions need the flow of data, and have none."""
     if op.code not in _CHOICES or program.level not in ("decisions", "all"):
         return ""
     operands = [program.values[k] for k in op.operands]

@@ -156,7 +156,7 @@ class Call:
         if not self.named or error.reason not in _OF_NAMING:
             return False
         self.on_lost()
-        # What is no loss is said of the whole request, which is what the caller wrote.
+        # An error that is no loss is said of the whole request, which is what the caller wrote.
         self._lost = self._lost + 1 if error.reason == "TENSOR_GONE" else 2
         return True
 

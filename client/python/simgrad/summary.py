@@ -92,7 +92,7 @@ def of_event(trace: "EventTrace") -> str:
 
 
 def of_absorption(absorption: "Absorption") -> str:
-    """Which share of the additions into a state did nothing."""
+    """The share of the additions into a state that did nothing."""
     return (
         f"{absorption.state} in {absorption.share:.0%} of {_count(absorption.additions, 'addition')}"
     )

@@ -1,4 +1,4 @@
-"""What one server keeps of what this client has sent, so that large constants travel once."""
+"""Content that one server keeps for this client, so that large constants travel once."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _pieces(digest: bytes, content: bytes, piece: int) -> Iterator[simgrad_pb2.U
 
 
 def _parts(message: Any, least: int, most: int) -> Iterator[_Part]:
-    """What of a request is larger than `least` bytes, and at most `most`."""
+    """The parts of a request that are larger than `least` bytes, and at most `most`."""
 
     def within(size: int) -> bool:
         return least < size <= most
