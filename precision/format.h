@@ -19,7 +19,7 @@ namespace simgrad::precision {
 enum class Format : uint8_t { kF64, kF32, kBf16, kF16, kE4m3, kE5m2 };
 inline constexpr int kFormatCount = 6;
 
-// What a cast does with a value beyond the largest finite one.
+// The result of a cast of a value beyond the largest finite one.
 enum class Overflow : uint8_t {
   kIeee,      // Inf; NaN for e4m3, which has no Inf
   kSaturate,  // the largest finite value with the sign, also for an infinite input

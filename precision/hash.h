@@ -49,7 +49,7 @@ SIMGRAD_HD constexpr uint64_t LoopOutcome(uint64_t iterations, uint64_t reason) 
   return 8 * iterations + reason;
 }
 
-// What an instance adds to the signature of its batch.
+// The term that an instance adds to the signature of its batch.
 SIMGRAD_HD constexpr uint64_t BatchTerm(uint64_t signature, uint64_t instance_id) {
   return SplitMix64(signature ^ SplitMix64(instance_id));
 }

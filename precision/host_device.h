@@ -1,4 +1,4 @@
-// What a header of this folder needs to be both C++ and CUDA C++: the function mark and bit access.
+// The means to write headers that are both C++ and CUDA C++: the function mark and bit access.
 //
 // Errors: none. Threads: all functions are pure.
 // Every header that includes only this one, <cstdint> and <math.h> compiles under NVRTC, where the

@@ -16,7 +16,7 @@
 
 namespace simgrad::precision {
 
-// What a carrier, float or double, is made of.
+// The bits of a carrier, float or double.
 template <class C>
 struct CarrierBits;
 template <>

@@ -71,7 +71,7 @@ SIMGRAD_FLAT constexpr double Log(double x) {
 // log(1 + x), of the sign of x also where it is zero. Log1p(-1) is -Inf, x < -1 gives NaN.
 SIMGRAD_FLAT constexpr double Log1p(double x) {
   const LogParts parts = SplitLog(1.0 + x);
-  // Where e is 0, 1 + x may have been rounded, and f is x itself.
+  // If e is 0, 1 + x may have been rounded, and f is x itself.
   const double f = internal::Select(parts.e == 0.0, x, parts.f);
   const double log = RoundToOdd(LogOfParts(parts.e, f));
   const double with_sign = DoubleOf(BitsOf(log) | (BitsOf(x) & internal::kSignBit));

@@ -114,7 +114,7 @@ SIMGRAD_FLAT constexpr QuarterTurns ReduceModerate(double x) {
   const double k = shifted - kRoundingShifter;
   const DoubleDouble second = TwoSum(x - k * kPart1, -(k * kPart2));
   const DoubleDouble third = TwoSum(second.hi, -(k * kPart3));
-  // Where third.hi is small by cancellation, second.lo and third.lo are zero.
+  // If third.hi is small by cancellation, second.lo and third.lo are zero.
   const double low = (second.lo + third.lo) - k * kPart4;
   return {IntegerOfShifted(shifted) & 3, TwoSum(third.hi, low)};
 }

@@ -23,6 +23,7 @@ struct Preset {
   Order order;
   double loss_scale;
   Overflow storage_overflow;  // of network and tape
+  Scale network_scale = Scale::kNone;
 };
 
 constexpr Format kD = Format::kF64;
@@ -40,7 +41,7 @@ constexpr std::array<Preset, 7> kPresets = {{
     {"f16_unsafe", kH, kH, kH, kS, kH, kH, Order::kSequential, 1, kIeee},
     {"bf16_safe", kB, kS, kB, kS, kB, kB, Order::kPairwise, 1, kIeee},
     {"f16_safe", kH, kS, kH, kS, kH, kH, Order::kPairwise, 32768, kIeee},
-    {"fp8_storage", kS, kS, kE, kS, kE, kS, Order::kPairwise, 1, kSat},
+    {"fp8_storage", kS, kS, kE, kS, kE, kS, Order::kPairwise, 1, kSat, Scale::kAmax},
 }};
 
 // adjoint, network, objective and gradient accumulate in at least f32.
@@ -83,16 +84,55 @@ void Apply(const RoleOverride& change, Role role, RoleSetting& setting) {
   if (change.format) {
     setting.format = *change.format;
     setting.accumulator = DefaultAccumulator(role, *change.format);
+    if (change.is_tf32 || setting.inputs) setting.rounding = CastRounding::kNearestEven;
+    setting.inputs.reset();
+    if (change.is_tf32) setting.inputs = CastRounding::kNearestEven;
+    if (IsArithmetic(*change.format)) setting.scale = Scale::kNone;
   }
+  if (change.scale) setting.scale = *change.scale;
+  if (change.scale == Scale::kAmax) setting.overflow = Overflow::kSaturate;
   if (change.overflow) setting.overflow = *change.overflow;
   if (change.order) setting.order = *change.order;
   if (change.accumulator) setting.accumulator = *change.accumulator;
-  if (change.rounding) setting.rounding = *change.rounding;
+  if (change.rounding) (setting.inputs ? *setting.inputs : setting.rounding) = *change.rounding;
+  if (change.products) setting.products = *change.products;
 }
 
 // Nothing is cast into these: what is written on a tape and what is added up as a gradient is
 // rounded where it is used.
 bool RoundsByCasts(Role role) { return role != Role::kTape && role != Role::kGradient; }
+
+// tf32 is no format of values: of a state, a comparison, a tape or a gradient it would say nothing.
+bool AllowsTf32(Role role) {
+  return role == Role::kDynamics || role == Role::kSolver || role == Role::kNetwork ||
+         role == Role::kObjective || role == Role::kAdjoint;
+}
+
+std::optional<PolicyError> CheckTf32(Role role, const std::string& field) {
+  if (AllowsTf32(role)) return std::nullopt;
+  return PolicyError{field + ".format",
+                     "tf32 is how matmul reads its operands and no format of values; role '" +
+                         std::string(RoleName(role)) +
+                         "' has f64, f32, bf16 or f16, and dynamics, solver, network, objective "
+                         "and adjoint may have tf32"};
+}
+
+// `where` names the role, or the site and the role.
+std::optional<PolicyError> CheckInputs(const RoleSetting& setting, const std::string& where,
+                                       const std::string& field) {
+  if (setting.inputs != CastRounding::kStochastic) return std::nullopt;
+  return PolicyError{field + ".rounding", "matmul reads tf32 in " + where +
+                                              ", rounded nearest_even, nearest_away or "
+                                              "toward_zero, not stochastic"};
+}
+
+std::optional<PolicyError> CheckProducts(const RoleOverride& change, Role role,
+                                         const std::string& field) {
+  if (!change.products || !change.products->order || RoundsByCasts(role)) return std::nullopt;
+  return PolicyError{field + ".products", "no matmul has role '" + std::string(RoleName(role)) +
+                                              "', so " + TextOf(*change.products) +
+                                              " would change nothing; leave its products out"};
+}
 
 // A rounding that could do nothing is an error: nobody learns otherwise that it did nothing.
 std::optional<PolicyError> CheckRounding(const RoleOverride& change, Role role,
@@ -110,6 +150,32 @@ std::optional<PolicyError> CheckRounding(const RoleOverride& change, Role role,
                          "' is exact in f64, so " + rounding +
                          " would change nothing; give the role a narrower format, or leave its "
                          "rounding out"};
+}
+
+// Values under a scale are those of fake_quantize, which saturates and rounds to nearest even.
+std::optional<PolicyError> CheckScale(const RoleOverride& change, Role role,
+                                      const RoleSetting& setting, const std::string& field) {
+  const std::string name(RoleName(role));
+  if (change.scale == Scale::kAmax && role != Role::kNetwork) {
+    return PolicyError{field + ".scale", "role '" + name + "' takes no scale; role 'network' does"};
+  }
+  if (setting.scale == Scale::kNone) return std::nullopt;
+  if (IsArithmetic(setting.format)) {
+    return PolicyError{field + ".scale", "role '" + name + "' is in " +
+                                             std::string(FormatName(setting.format)) +
+                                             ", which needs no scale; e4m3 and e5m2 take one"};
+  }
+  if (setting.overflow == Overflow::kIeee) {
+    return PolicyError{field + ".overflow",
+                       "a role with scale amax saturates; leave overflow out, "
+                       "or set scale to none"};
+  }
+  if (setting.rounding != CastRounding::kNearestEven) {
+    return PolicyError{field + ".rounding", "a role with scale amax rounds to nearest_even, not " +
+                                                std::string(CastRoundingName(setting.rounding)) +
+                                                "; leave rounding out, or set scale to none"};
+  }
+  return std::nullopt;
 }
 
 std::optional<PolicyError> CheckOverride(const RoleOverride& change, const std::string& field) {
@@ -132,8 +198,11 @@ void FillRoles(const Preset& preset, Policy& policy) {
     const Role role = static_cast<Role>(i);
     const Format format = PresetFormat(preset, role);
     const bool storage = role == Role::kTape || role == Role::kNetwork;
-    policy.roles[i] = {format, storage ? preset.storage_overflow : Overflow::kIeee, preset.order,
-                       DefaultAccumulator(role, format), CastRounding::kNearestEven};
+    policy.roles[i] = {.format = format,
+                       .overflow = storage ? preset.storage_overflow : Overflow::kIeee,
+                       .order = preset.order,
+                       .accumulator = DefaultAccumulator(role, format)};
+    if (role == Role::kNetwork) policy.roles[i].scale = preset.network_scale;
   }
 }
 
@@ -160,9 +229,16 @@ std::optional<PolicyError> ApplyRoles(const PolicySpec& spec, Policy& policy) {
                                                 " is a storage format; role '" + name +
                                                 "' computes in f64, f32, bf16 or f16"};
     }
+    if (change.is_tf32) {
+      if (auto error = CheckTf32(*role, field)) return error;
+    }
     RoleSetting& setting = policy.roles[static_cast<size_t>(*role)];
     Apply(change, *role, setting);
+    if (auto error = CheckScale(change, *role, setting, field)) return error;
     if (auto error = CheckRounding(change, *role, setting, field)) return error;
+    if (auto error = CheckProducts(change, *role, field)) return error;
+    const std::string where = "role '" + name + "'";
+    if (auto error = CheckInputs(setting, where, field)) return error;
   }
   return std::nullopt;
 }
@@ -177,6 +253,9 @@ std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
       }
     }
     if (auto error = CheckOverride(change, field)) return error;
+    if (change.scale) {
+      return PolicyError{field + ".scale", "a site has no scale; role 'network' has one"};
+    }
     if (change.format && !IsArithmetic(*change.format)) {
       return PolicyError{field + ".format", std::string(Traits(*change.format).name) +
                                                 " is a storage format; a site computes in f64, "
@@ -194,6 +273,24 @@ std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
   }
   return std::nullopt;
 }
+
+// A site may set the rounding of roles that have tf32.
+std::optional<PolicyError> CheckInputsAtSites(const Policy& policy) {
+  for (size_t i = 0; i < policy.sites.size(); ++i) {
+    const auto& [site, change] = policy.sites[i];
+    const std::string field = "sites[" + std::to_string(i) + "]";
+    for (int k = 0; k < kRoleCount; ++k) {
+      const Role role = static_cast<Role>(k);
+      RoleSetting setting = policy[role];
+      Apply(change, role, setting);
+      const std::string where = "role '" + std::string(RoleName(role)) + "' at site '" + site + "'";
+      if (auto error = CheckInputs(setting, where, field)) return error;
+    }
+  }
+  return std::nullopt;
+}
+
+constexpr std::string_view kFmaChain = "fma_chain";
 
 }  // namespace
 
@@ -217,6 +314,17 @@ std::optional<SumOrder> SumOrderFromText(std::string_view text) {
   return SumOrder(Order::kShuffled, seed);
 }
 
+std::string TextOf(const Products& products) {
+  return products.order ? TextOf(*products.order) : std::string(kFmaChain);
+}
+
+std::optional<Products> ProductsFromText(std::string_view text) {
+  if (text == kFmaChain) return Products{};
+  const std::optional<SumOrder> order = SumOrderFromText(text);
+  if (!order) return std::nullopt;
+  return Products{order};
+}
+
 const std::vector<std::string>& SumOrderNames() {
   static const auto* const names = [] {
     auto* list = new std::vector<std::string>;
@@ -228,6 +336,14 @@ const std::vector<std::string>& SumOrderNames() {
     return list;
   }();
   return *names;
+}
+
+std::string_view ScaleName(Scale scale) { return scale == Scale::kAmax ? "amax" : "none"; }
+
+std::optional<Scale> ScaleFromName(std::string_view name) {
+  if (name == "none") return Scale::kNone;
+  if (name == "amax") return Scale::kAmax;
+  return std::nullopt;
 }
 
 std::string_view RoleName(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
@@ -278,6 +394,7 @@ std::variant<Policy, PolicyError> Resolve(const PolicySpec& spec) {
   if (auto error = ApplyRoles(spec, policy)) return *error;
   if (auto error = CheckSites(spec)) return *error;
   policy.sites = spec.sites;
+  if (auto error = CheckInputsAtSites(policy)) return *error;
   return policy;
 }
 

@@ -55,6 +55,24 @@ std::optional<SumOrder> SumOrderFromText(std::string_view text);
 // As they are written, in the order of the enum.
 const std::vector<std::string>& SumOrderNames();
 
+// How matmul adds its products: in an order, or as a chain of fma where there is none.
+struct Products {
+  std::optional<SumOrder> order;
+  bool operator==(const Products&) const = default;
+};
+
+// "fma_chain", or the text of the order.
+std::string TextOf(const Products& products);
+std::optional<Products> ProductsFromText(std::string_view text);
+
+// What values of an 8-bit format are divided by before they are rounded (precision/quantize.h).
+enum class Scale : uint8_t {
+  kNone,
+  kAmax,  // a power of two for each value of an instance, by its largest magnitude
+};
+std::string_view ScaleName(Scale scale);
+std::optional<Scale> ScaleFromName(std::string_view name);
+
 // How one role, or one site, computes.
 struct RoleSetting {
   Format format = Format::kF32;
@@ -62,6 +80,14 @@ struct RoleSetting {
   SumOrder order = Order::kPairwise;
   Format accumulator = Format::kF32;
   CastRounding rounding = CastRounding::kNearestEven;  // of casts into the role
+  Products products = {};
+  // Set: matmul rounds its operands so to tf32 (precision/tf32.h). The format is f32 then, and casts
+  // into the role round to nearest even.
+  std::optional<CastRounding> inputs = std::nullopt;
+  Scale scale = Scale::kNone;
+  // With a scale, `format` is what remains of the values that enter; the role computes in its
+  // accumulator.
+  Format computes_in() const { return scale == Scale::kNone ? format : accumulator; }
   bool operator==(const RoleSetting&) const = default;
 };
 
@@ -71,7 +97,10 @@ struct RoleOverride {
   std::optional<Overflow> overflow;
   std::optional<SumOrder> order;
   std::optional<Format> accumulator;
-  std::optional<CastRounding> rounding;
+  std::optional<CastRounding> rounding;  // in tf32 that of what matmul reads
+  std::optional<Products> products = std::nullopt;
+  bool is_tf32 = false;  // beside format f32
+  std::optional<Scale> scale = std::nullopt;
   bool operator==(const RoleOverride&) const = default;
 };
 

@@ -45,7 +45,7 @@ SIMGRAD_HD constexpr bool RoundsUp(CastRounding rounding, uint64_t m, int shift,
   return random_bits < fraction;
 }
 
-// What a magnitude beyond the range, infinity included, becomes.
+// The encoding of a magnitude beyond the range, infinity included.
 SIMGRAD_HD constexpr uint64_t OverflowBits(const FormatTraits& traits, Overflow overflow,
                                            uint64_t sign) {
   if (overflow == Overflow::kSaturate) return sign | BitsOf(traits.max_finite);

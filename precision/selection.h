@@ -4,8 +4,8 @@
 // Maths: Max and Min are maximum and minimum of IEEE 754-2019: NaN propagates, -0 < +0. Round goes
 //   to the nearest integer, ties to even.
 // Accuracy: exact; the result is a value of the operands' format, whichever that is. A NaN result
-//   is the canonical NaN of the carrier; on a GPU Max, Min, Abs and Neg of floats leave its bits to
-//   the hardware, as arithmetic does. Zero results of Floor, Ceil, Trunc and Round keep the
+//   is the canonical NaN of the carrier, but of Abs, Neg and Min, and on a GPU of Max: they leave its
+//   bits open, as arithmetic does. Zero results of Floor, Ceil, Trunc and Round keep the
 //   operand's sign; Sign of either zero is +0.
 // Errors: none. Cost: a few operations without a branch, for vector kernels too.
 // Threads: pure; host and device; Floor and Round need round to nearest in the caller's thread.
@@ -36,21 +36,18 @@ __device__ inline float Min(float a, float b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
   return smaller;
 }
-__device__ inline float Abs(float x) { return FloatOf(BitsOf(x) & 0x7FFFFFFFu); }
-__device__ inline float Neg(float x) { return FloatOf(BitsOf(x) ^ 0x80000000u); }
 #else
-// Each choice is one instruction. They differ only in the sign of zeros: max joins their bits by and,
-// min by or.
+// Each choice is one instruction, but for zeros and NaN. The choices of Max differ only in the sign of
+// zeros, and are joined by and.
 SIMGRAD_HD inline float Max(float a, float b) {
   const float ordered = FloatOf(BitsOf(a > b ? a : b) & BitsOf(b > a ? b : a));
   return ((a != a) | (b != b)) ? FloatOf(kFloatNanBits) : ordered;
 }
 SIMGRAD_HD inline float Min(float a, float b) {
-  const float ordered = FloatOf(BitsOf(a < b ? a : b) | BitsOf(b < a ? b : a));
-  return ((a != a) | (b != b)) ? FloatOf(kFloatNanBits) : ordered;
+  const float smaller = a < b ? a : b;
+  // The bits of both: of equal numbers one of them, -0 where one is, NaN where one is.
+  return !((a < b) | (a > b)) ? FloatOf(BitsOf(a) | BitsOf(b)) : smaller;
 }
-SIMGRAD_HD inline float Abs(float x) { return Canonical(FloatOf(BitsOf(x) & 0x7FFFFFFFu)); }
-SIMGRAD_HD inline float Neg(float x) { return Canonical(FloatOf(BitsOf(x) ^ 0x80000000u)); }
 #endif
 
 SIMGRAD_HD inline double Max(double a, double b) {
@@ -58,9 +55,15 @@ SIMGRAD_HD inline double Max(double a, double b) {
   return ((a != a) | (b != b)) ? DoubleOf(kDoubleNanBits) : ordered;
 }
 SIMGRAD_HD inline double Min(double a, double b) {
-  const double ordered = DoubleOf(BitsOf(a < b ? a : b) | BitsOf(b < a ? b : a));
-  return ((a != a) | (b != b)) ? DoubleOf(kDoubleNanBits) : ordered;
+  const double smaller = a < b ? a : b;
+  // The bits of both: of equal numbers one of them, -0 where one is, NaN where one is.
+  return !((a < b) | (a > b)) ? DoubleOf(BitsOf(a) | BitsOf(b)) : smaller;
 }
+
+SIMGRAD_HD inline float Abs(float x) { return FloatOf(BitsOf(x) & 0x7FFFFFFFu); }
+SIMGRAD_HD inline float Neg(float x) { return FloatOf(BitsOf(x) ^ 0x80000000u); }
+SIMGRAD_HD inline double Abs(double x) { return DoubleOf(BitsOf(x) & 0x7FFFFFFFFFFFFFFFu); }
+SIMGRAD_HD inline double Neg(double x) { return DoubleOf(BitsOf(x) ^ (uint64_t{1} << 63)); }
 
 // max(x, 0), hence +0 for -0 and NaN for NaN.
 SIMGRAD_HD inline float Relu(float x) { return x > 0.0f ? x : (x != x ? Canonical(x) : 0.0f); }
@@ -71,13 +74,6 @@ SIMGRAD_HD inline float Sign(float x) {
 }
 SIMGRAD_HD inline double Sign(double x) {
   return x > 0.0 ? 1.0 : (x < 0.0 ? -1.0 : (x != x ? Canonical(x) : 0.0));
-}
-
-SIMGRAD_HD inline double Abs(double x) {
-  return Canonical(DoubleOf(BitsOf(x) & 0x7FFFFFFFFFFFFFFFu));
-}
-SIMGRAD_HD inline double Neg(double x) {
-  return Canonical(DoubleOf(BitsOf(x) ^ (uint64_t{1} << 63)));
 }
 
 // Adding and subtracting 2^(p-1), whose ulp is 1, rounds a smaller magnitude to an integer.

@@ -24,8 +24,8 @@
 namespace simgrad::server {
 namespace {
 
-// What gRPC has to say, handshakes that fail above all, in lines like the others: bounded, quoted,
-// written in the background. It carries what strangers sent, so it is cut.
+// Writes gRPC's messages, mostly of failed handshakes, as lines like the others: bounded, quoted,
+// written in the background. Messages hold what strangers sent, so they are cut.
 void LogOfGrpc(gpr_log_func_args* args) {
   using service::LogLevel;
   // An error of a connection is no error of ours.
@@ -51,8 +51,8 @@ sigset_t EndSignals() {
   return signals;
 }
 
-// What it takes to end after the work has been cancelled: a second to say so to the callers
-// (FinishWork), and one for the log.
+// The time to end after the work has been cancelled: a second to tell the callers (FinishWork), and
+// one for the log.
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 
 // A server whose work may be cancelled from another thread, as long as it is there.
@@ -130,7 +130,7 @@ int Serve(const config::ServerConfig& config,
   // Debian builds Abseil with its checks: each lock of gRPC would be looked for in a graph.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 #endif
-  // What a caller sends must not write to our log at will.
+  // Callers must not be able to write to our log at will.
   google::protobuf::SetLogHandler(nullptr);
   gpr_set_log_function(&LogOfGrpc);
 
@@ -144,7 +144,7 @@ int Serve(const config::ServerConfig& config,
   std::printf("%s\n", server.Banner().c_str());
   std::fflush(stdout);
 
-  // What else ends the process is looked for between signals.
+  // Other reasons to end the process are looked for between signals.
   constexpr timespec kLook = {0, 200'000'000};
   while (sigtimedwait(&signals, nullptr, &kLook) < 0) {
     // A call into the driver of a lost device may never return, nor may whatever made the check of

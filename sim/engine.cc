@@ -15,7 +15,9 @@
 #include "sim/engine/instance_reduction.h"
 #include "sim/engine/kept_run.h"
 #include "sim/engine/reversal_budget.h"
+#include "sim/engine/solves.h"
 #include "sim/engine/stop_latch.h"
+#include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
@@ -26,7 +28,7 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What the executor does not know of; it checks the batch, which is asked of every one.
+// Checks what no executor knows of; every executor checks the batch itself.
 absl::Status CheckWork(const Work& work) {
   const size_t weights = work.weights.size();
   if (weights != 0 && weights != work.batch.instance_ids.size()) {
@@ -277,7 +279,8 @@ void Execution::TakeAdjointHealth() {
   }
 }
 
-// Of gradients, or of values. An instance that a halt ended with an error has no gradient.
+// The weights of gradients, or of values. An instance that a halt ended with an error has no
+// gradient.
 InstanceWeights Execution::Weights(bool of_gradients) {
   const bool only_finite =
       work_.gradient && work_.gradient->reduction == InstanceReduction::kFiniteOnly;
@@ -348,10 +351,11 @@ void Execution::TakeGradients() {
   TakeAdjointHealth();
   const InstanceWeights weights = Weights(true);
   for (size_t i = 0; i < numerical_.program.inputs.size(); ++i) {
-    if (!numerical_.adjoint_spec->wanted[i]) continue;
+    if (i >= UntoldInputs(numerical_) || !numerical_.adjoint_spec->wanted[i]) continue;
     result_.gradients.push_back(GradientOf(static_cast<int32_t>(i), weights));
   }
   Clip();
+  result_.adjoint_solves = SolvesOf(numerical_, run_);
   result_.unconverged = decided_.UnconvergedOf(numerical_.adjoint_spec->loops);
   if (!result_.values.empty()) {
     result_.value =

@@ -76,10 +76,10 @@ class Observer {
   virtual void OnAdjoint(int64_t /*first_step*/, const AdjointChunk&) {}
 };
 
-// What the instances that count gave to one input before weights, without the loss scale.
+// The gradients of one input over the instances that count, before weights and loss scale.
 struct GradientMagnitudes {
   int64_t zero = 0;  // instances whose gradient is 0 everywhere
-  // Of the finite numbers that are not 0; +inf and 0 where there is none.
+  // The extremes of the finite numbers that are not 0; +inf and 0 if there is none.
   double smallest = std::numeric_limits<double>::infinity();
   double largest = 0.0;
 };
@@ -94,7 +94,7 @@ struct InputGradient {
   // If connected == 0: the site that blocked the value in all instances and steps of this run;
   // empty if no site did (a kink, for example). See sim/engine/gate.h.
   std::string gated_by;
-  // Of a shared input, where the work asks for it: its sums over the aligned blocks of ids between
+  // The tree of a shared input, if asked for: its sums over the aligned blocks of ids between
   // the smallest and the largest of the request, in the accumulator of role gradient, with the loss
   // scale. Nodes of requests that share no id merge to the bits of one request (aligned_sum.h).
   std::vector<precision::AlignedNode> tree;
@@ -105,6 +105,18 @@ struct InputGradient {
 struct Unconverged {
   std::string site;
   uint64_t runs = 0;
+};
+
+// The linear systems of an implicit derivative that its adjoint solved in turns: over all instances
+// and steps, and all runs of the loop in them.
+struct AdjointSolves {
+  std::string site;     // "SITE.adjoint"
+  uint64_t solves = 0;  // counts are exact up to 2^24 per instance
+  uint64_t turns = 0;
+  uint64_t most_turns = 0;  // of one solve
+  uint64_t capped = 0;      // solves that ended above their tolerance
+  // The largest at the end of a solve, as it was compared with the tolerance; NaN: one was.
+  double residual = 0;
 };
 
 struct PhaseSeconds {
@@ -129,6 +141,7 @@ struct WorkResult {
   int64_t left_out = 0;        // by kFiniteOnly
   std::optional<double> norm;  // before clipping, where the work asks for that
   std::vector<Unconverged> unconverged;
+  std::vector<AdjointSolves> adjoint_solves;
   std::vector<BackwardStep> backward;  // [steps]
   RangeCounts adjoint_ranges;
   std::vector<BirthCertificate> certificates;
@@ -139,7 +152,7 @@ struct WorkResult {
 
 class Engine {
  public:
-  // Whatever the executor, the reference backend writes birth certificates, by a replay.
+  // The reference backend writes birth certificates for any executor, by a replay.
   explicit Engine(std::shared_ptr<Executor> executor);
   absl::StatusOr<WorkResult> Execute(Work work, Observer& observer) const;
   // Reverses a run that was kept. `work` is WorkOf(kept) with a gradient; its program may have

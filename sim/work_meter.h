@@ -78,7 +78,7 @@ void InPieces(WorkMeter& meter, int64_t count, int64_t cost, const F& f) {
   }
 }
 
-// Of one number that is converted on its way into a run or out of it, in element-operations.
+// The work of converting one number on its way into a run or out of it, in element-operations.
 inline constexpr int64_t kConversionWork = 8;
 
 // Bytes that are copied or zeroed, in the time of one element-operation.

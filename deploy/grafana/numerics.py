@@ -174,6 +174,20 @@ NONFINITE = (
         "cps",
         (Query(rate("simgrad_overflows_total", "role"), "{{role}}"),),
     ),
+    Panel(
+        "Absorbed share, by role",
+        "Share of the additions into states that did nothing, at sampled steps: the state stands still although its "
+        "derivative says that it moves. Near one, the role's format is too narrow for the steps of some world.",
+        "percentunit",
+        (
+            Query(
+                share(
+                    rate("simgrad_absorbed_total", "role"), rate("simgrad_additions_total", "role")
+                ),
+                "{{role}}",
+            ),
+        ),
+    ),
 )
 
 GRADIENTS = (

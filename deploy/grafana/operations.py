@@ -153,7 +153,7 @@ REQUESTS = (
     ),
     Panel(
         "Dropped stream messages",
-        "Parts of answers that were not sent, per second: slow_client, the caller took nothing for long and its call failed; "
+        "Parts of answers that were not sent, per second: slow_client, the caller was too slow for long and its call failed; "
         "sampled, progress that newer progress replaced.",
         "cps",
         (Query(rate("simgrad_stream_dropped_messages_total", "reason"), "{{reason}}"),),
@@ -389,13 +389,13 @@ LOAD = (
     ),
     Panel(
         "Caches",
-        "Bytes that the caches of verified worlds, of lowered programs, of their plans and of their machine code hold, measured.",
+        "Bytes that the caches of verified worlds, of lowered programs, of their plans and of their machine code hold, and contents that callers uploaded, measured.",
         "bytes",
         (Query(value("simgrad_cache_bytes", "cache"), "{{cache}}"),),
     ),
     Panel(
         "Caches, entries",
-        "Worlds, programs, plans and kernels that are kept.",
+        "Worlds, programs, plans, kernels and uploaded contents that are kept.",
         "short",
         (Query(value("simgrad_cache_entries", "cache"), "{{cache}}"),),
     ),

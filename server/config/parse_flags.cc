@@ -163,7 +163,8 @@ const std::vector<Flag>& Flags() {
       {"max_request_bytes", "67108864", "largest request",
        Integer(&ServerConfig::max_request_bytes, kSmallestMessageLimit, kInt)},
       {"slow_reader_timeout", "60s",
-       "how long a caller may take no message before its answer is given up; 0: no limit",
+       "how long a caller may be slower than --min_read_bytes_per_second before its answer is "
+       "given up; 0: no limit",
        Duration(&ServerConfig::slow_reader_timeout, absl::Milliseconds(1), ZeroIs::kNever)},
       {"min_read_bytes_per_second", "16384",
        "what a caller that keeps its answer waiting must take over --slow_reader_timeout, else the "
@@ -182,6 +183,11 @@ const std::vector<Flag>& Flags() {
        Integer(&ServerConfig::kept_run_bytes, 0, kMany)},
       {"replica", "", "name of this server in the handles of kept rollouts; empty: the machine's",
        SetReplica},
+      {"content_ttl", "10m", "how long uploaded content is kept after its last use",
+       Duration(&ServerConfig::content_ttl, absl::Seconds(1), ZeroIs::kZero)},
+      {"content_bytes", "0",
+       "memory of all uploaded content that is kept; 0: an eighth of the memory limit",
+       Integer(&ServerConfig::content_bytes, 0, kMany)},
       {"tls_certificate", "", "PEM file with our certificate chain; needs --tls_key",
        File(&ServerConfig::tls_certificate)},
       {"tls_key", "", "PEM file with its private key", File(&ServerConfig::tls_key)},
@@ -268,7 +274,7 @@ absl::Status Apply(const std::string& argument, std::set<std::string>& seen, Ser
   return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, ": must be ", right));
 }
 
-// What no flag can say of itself.
+// Checks what concerns several flags at once.
 absl::Status CheckTogether(const ServerConfig& config) {
   if (config.tls_certificate.empty() != config.tls_key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(config.tls_key.empty()
@@ -374,7 +380,7 @@ std::string FlagsHelp() {
       "  --healthcheck      asks the server on these ports whether it serves, and ends; alone: the "
       "server of this container\n"
       "\nExit codes: 0 drained, 1 could not start (--healthcheck: not serving), 2 bad "
-      "flags or files, 3 drained but work had to be cancelled, 4 the device was lost, 5 the "
+      "flags or files, 3 work had to be cancelled or did not end, 4 the device was lost, 5 the "
       "checks of the server itself failed.\n");
   return help;
 }

@@ -17,7 +17,7 @@ namespace simgrad::server::config {
 // `arguments` without the program's name.
 absl::StatusOr<ServerConfig> ParseFlags(const std::vector<std::string>& arguments);
 
-// What the process is asked to do, before the flags: serve, or one of the actions that end at once.
+// The action that the process is asked for: serve, or one of those that end at once.
 enum class Action { kServe, kHelp, kVersion, kValidateConfig, kHealthCheck };
 
 // Takes --help, --version, --validate_config or --healthcheck out of the arguments.

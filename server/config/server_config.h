@@ -1,4 +1,4 @@
-// What the server is told at start, as data.
+// The settings of the server at start, as data.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct ServerConfig {
   int64_t memory_limit_bytes = 0;     // of all admitted requests; 0: service::DefaultMemoryBudget
   absl::Duration drain_timeout = absl::Seconds(30);
   double near_band_ulps = 8.0;  // margins within are counted as near the boundary
-  // Of one message of an answer; more is cut. 4 MiB is gRPC's own default for receiving, so a
-  // client that states nothing can talk to us.
+  // The most of one message of an answer; more is cut. 4 MiB is gRPC's default for receiving, so
+  // a client that states nothing can talk to us.
   int64_t max_message_bytes = int64_t{4} << 20;
-  // Of one request, which is never cut: a control per step for some thousand instances fits in.
+  // The most of one request, which is never cut: controls per step of some thousand instances fit.
   int64_t max_request_bytes = int64_t{64} << 20;
   // How long a reader may leave one message of its answer untaken before the answer is given up.
   absl::Duration slow_reader_timeout = absl::Seconds(60);
-  // What a reader that keeps its answer waiting takes at least, over that time. A laptop on a bad
-  // line takes more.
+  // The least that a reader must take over that time while its answer waits. A laptop on a bad line
+  // takes more.
   int64_t min_read_bytes_per_second = int64_t{16} << 10;
   int64_t max_steps = 10'000'000;
   int64_t max_instances = int64_t{1} << 20;
@@ -39,9 +39,13 @@ struct ServerConfig {
   absl::Duration kept_run_ttl = absl::Minutes(10);
   int64_t kept_run_bytes = 0;
   std::string replica;
+  // Content that callers uploaded: for how long after its last use, of how many bytes in all (0: an
+  // eighth of the memory limit).
+  absl::Duration content_ttl = absl::Minutes(10);
+  int64_t content_bytes = 0;
   std::string kernel_cache;  // folder of compiled kernels; empty: none
   bool warm = false;         // compile the kernels of the built-in worlds at start
-  // How long after a fatal device error the process ends, so that whoever started it starts it
+  // How long after a fatal device error the process ends, so that its supervisor starts it
   // anew.
   absl::Duration fatal_exit_after = absl::Seconds(10);
   // How often the server checks whether it serves, and how long a check may take; infinite: never.
@@ -50,7 +54,7 @@ struct ServerConfig {
   // Log lines of requests that end with one code; more are left out and counted. 0: all are written.
   int64_t log_lines_per_second = 200;
 
-  // Who may talk to us. TLS needs both files; a client CA makes it mutual.
+  // The credentials of connections. TLS needs both files; a client CA makes it mutual.
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; empty: none
   absl::Duration tls_reload_interval = absl::Seconds(10);
   std::string token_file;               // bearer tokens, one per line; empty: no tokens
@@ -74,7 +78,7 @@ struct ServerConfig {
 // Whether only this machine can reach the address.
 bool IsLoopback(const std::string& address);
 
-// Where this machine reaches a server that listens on the address: every address has loopback.
+// The host at which this machine reaches a server that listens on the address: all have loopback.
 std::string HostFromHere(const std::string& address);
 
 // The smallest of both: a header, a block of one step and a result fit in.

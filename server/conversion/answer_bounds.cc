@@ -29,7 +29,7 @@ std::map<std::string, double> EntriesOf(const sim::Work& work) {
   return entries;
 }
 
-// Of one instance in one step.
+// The most tests of a site by one instance in one step.
 double TestsOf(const sim::Site& site, const std::map<std::string, double>& entries) {
   const auto found = entries.find(site.name);
   if (found == entries.end()) return 0;
@@ -37,7 +37,7 @@ double TestsOf(const sim::Site& site, const std::map<std::string, double>& entri
          static_cast<double>(site.elements);
 }
 
-// Of one step: of one instance at the loop that takes most, and of all instances.
+// The bytes of one step: of one instance at the loop that takes most, and of all instances.
 struct StepBytes {
   double instance_record = 0;
   double all = 0;

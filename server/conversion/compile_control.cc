@@ -8,9 +8,9 @@
 namespace simgrad::server::conversion {
 namespace {
 
-// What is written exists a second time while it is renumbered, printed and made a message.
+// A program exists a second time while it is renumbered, printed and made a message.
 constexpr int64_t kCopies = 2;
-// What a small program takes, and how much more is asked for at a time.
+// The memory of a small program; more is asked for in steps of this size.
 constexpr int64_t kStep = int64_t{4} << 20;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the passes over a caller's program may take, and when they are to end.
+// The budget of the passes over a caller's program, and the signal for them to end.
 //
 // The passes count what they write (sim/program/pass_budget.h); memory is asked for as it grows, so
 // that a program that lowers to much takes it from others' sight.

@@ -17,7 +17,7 @@ absl::Status CheckCudaTextOptions(const v1::CudaTextOptions& options,
                                   const validation::ProgramSchema& schema,
                                   const std::string& field);
 
-// Of options that CheckCudaTextOptions has found right.
+// Expects options that CheckCudaTextOptions has found right.
 absl::StatusOr<v1::CudaText> CudaTextOf(const sim::NumericalProgram& program,
                                         const v1::CudaTextOptions& options);
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace simgrad::server::conversion {
@@ -76,7 +78,7 @@ void Encode(const std::vector<sim::TerminationStep>& column, int64_t begin, int6
   for (int64_t i = begin; i < end; ++i) out.add_counter(by_counter(column[i]));
 }
 
-// What decided where the margin was smallest: the names that the block has, and one of them per step.
+// Encodes the test that had the smallest margin of each step, as a place in the block's names.
 void EncodeTests(const std::vector<sim::TerminationStep>& column, int64_t begin, int64_t end,
                  const std::vector<std::string>& names, v1::TerminationColumns& out) {
   const auto is_told = [&](const sim::TerminationStep& step) {
@@ -137,6 +139,26 @@ void EncodeRanges(const sim::RangeCounts& ranges, Block& out) {
   }
 }
 
+// Sites that tell the same are one entry.
+void EncodeAdditions(const std::vector<sim::AdditionCounts>& additions,
+                     const std::vector<sim::AdditionSite>& sites, v1::DiagnosticsBlock& out) {
+  std::map<std::tuple<std::string_view, std::string_view, precision::Role>, v1::Absorption*>
+      entries;
+  for (size_t k = 0; k < additions.size(); ++k) {
+    if (additions[k].additions == 0) continue;
+    const sim::AdditionSite& site = sites[k];
+    v1::Absorption*& entry = entries[{site.state, site.label, site.role}];
+    if (entry == nullptr) {
+      entry = out.add_absorption();
+      entry->set_role(std::string(precision::RoleName(site.role)));
+      entry->set_state(site.state);
+      entry->set_label(site.label);
+    }
+    entry->set_additions(entry->additions() + additions[k].additions);
+    entry->set_absorbed(entry->absorbed() + additions[k].absorbed);
+  }
+}
+
 // Columns [begin, end) of the instances of one site, rows of `steps`.
 template <class T>
 void CopyColumns(const std::vector<T>& rows, int64_t steps, int64_t instances, int64_t begin,
@@ -174,6 +196,7 @@ ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
     const bool real = program.program[input.value].type.element == sim::ElementType::kReal;
     if (input.kind == sim::InputKind::kState && real) names.states.push_back(input.name);
   }
+  names.additions = sim::AdditionsOf(program).sites;
   return names;
 }
 
@@ -231,7 +254,9 @@ void PendingDiagnostics::Encode(int64_t begin, int64_t end, bool last,
       conversion::Encode(pending_.states[i][k], *block.mutable_states(static_cast<int>(i)));
     }
   }
-  if (last) EncodeRanges(pending_.ranges, block);
+  if (!last) return;
+  EncodeRanges(pending_.ranges, block);
+  EncodeAdditions(pending_.additions, names_.additions, block);
 }
 
 void PendingDiagnostics::Take(const std::function<void(const v1::DiagnosticsBlock&)>& give) {

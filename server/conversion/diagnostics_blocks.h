@@ -12,6 +12,7 @@
 
 #include "sim/backend/executor.h"
 #include "sim/diagnostics/diagnostics.h"
+#include "sim/program/additions.h"
 #include "sim/program/numerical_program.h"
 #include "simgrad/v1/diagnostics.pb.h"
 
@@ -24,13 +25,14 @@ struct ColumnNames {
   std::vector<std::string> event_kinds;  // empty where the program states no level
   std::vector<std::string> states;       // real ones
   std::vector<std::string> tests;        // by number, from 1 on (sim/program/decision_margin.h)
+  std::vector<sim::AdditionSite> additions;
 };
 ColumnNames ColumnNamesOf(const sim::NumericalProgram& program);
 
 // Bytes of the diagnostics of so many steps, sampled states aside.
 int64_t DiagnosticsBytes(int64_t terminations, int64_t events, int64_t steps);
 
-// Of no step: the names alone, for an answer without steps.
+// A block of no steps: only the names, for an answer without steps.
 v1::DiagnosticsBlock EmptyBlock(const ColumnNames& names);
 
 // Waits between the worker that appends and the stream that takes.

@@ -15,7 +15,7 @@ void AddShapes(const Tensors& from, Tensors& to) {
   }
 }
 
-// What shapes a gradient, without the world and the numbers.
+// Copies the fields that shape a gradient, without the world and the numbers.
 void CopyNames(const v1::RolloutSpec& from, v1::RolloutSpec& to) {
   to.set_steps(from.steps());
   to.set_objective(from.objective());

@@ -15,7 +15,7 @@ namespace simgrad::server::conversion {
 
 absl::Status CheckLossScaler(const v1::DynamicLossScale& scaler, const std::string& field);
 
-// Of a message that was checked.
+// Both expect a message that was checked.
 double ScaleOf(const v1::DynamicLossScale& scaler);
 precision::LossScaleRule RuleOf(const v1::DynamicLossScale& scaler);
 

@@ -193,7 +193,7 @@ class Writer {
   v1::Op& out_;
 };
 
-// One that the operation does not have would be ignored, which nobody expects.
+// An attribute that the operation does not have is an error: ignoring it would surprise the caller.
 absl::Status CheckNoOther(const v1::Op& op, const sim::OpInfo& info, const std::string& path) {
   for (int i = 0; i < sim::kAttributeCount; ++i) {
     const FieldDescriptor* field = FieldOf(static_cast<Attribute>(i));

@@ -1,5 +1,6 @@
 #include "server/conversion/operation_pages.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -54,6 +55,9 @@ std::vector<std::string> OperandNames(const OpInfo& info) {
   return names;
 }
 
+bool MayBeLeftOut(const std::string& operand) { return absl::EndsWith(operand, "?"); }
+std::string Bare(const std::string& operand) { return operand.substr(0, operand.find('?')); }
+
 // How an attribute is given, and how it is handed on.
 struct Parameter {
   Attribute attribute;
@@ -64,6 +68,7 @@ constexpr Parameter kParameters[] = {
     {Attribute::kStart, "start: Sequence[int]", "start=start"},
     {Attribute::kShape, "shape: Sequence[int]", "shape=shape"},
     {Attribute::kDims, "dims: Sequence[int]", "dims=dims"},
+    {Attribute::kTarget, "format: str = \"e4m3\"", "format=format"},
     {Attribute::kAxes, "axes: int | Sequence[int] | None = None", "axes=axes"},
     {Attribute::kFormat, "format: str = \"\"", "format=format"},
     {Attribute::kOverflow, "overflow: str = \"\"", "overflow=overflow"},
@@ -88,6 +93,7 @@ std::string WriterOf(const OpInfo& info) {
                    info.operands.IsFixed())) {
     return "_array";
   }
+  if (info.attributes.Has(Attribute::kTarget)) return "_quantized";
   if (info.attributes.Has(Attribute::kShape)) return of_one ? "_reshaped" : "_array";
   if (info.operands.most < 0) return "_joined";
   if (info.op_class == OpClass::kReduction) {
@@ -128,15 +134,20 @@ std::string Wrapped(const std::string& text, const std::string& indent) {
 std::string Method(const OpInfo& info) {
   const std::vector<std::string> operands = OperandNames(info);
   std::vector<std::string> parameters = {"self"};
-  for (const std::string& operand : operands) parameters.push_back(operand + ": Any");
+  for (const std::string& operand : operands) {
+    if (!MayBeLeftOut(operand)) parameters.push_back(operand + ": Any");
+  }
   std::vector<std::string> arguments = {absl::StrCat("\"", std::string(info.name), "\""),
                                         Element(info)};
-  arguments.insert(arguments.end(), operands.begin(), operands.end());
+  for (const std::string& operand : operands) arguments.push_back(Bare(operand));
   if (info.result == sim::Result::kDeclared) parameters.push_back("element: int");
   for (const Parameter& parameter : kParameters) {
     if (!info.attributes.Has(parameter.attribute)) continue;
     parameters.push_back(parameter.declared);
     arguments.push_back(parameter.passed);
+  }
+  for (const std::string& operand : operands) {
+    if (MayBeLeftOut(operand)) parameters.push_back(Bare(operand) + ": Any = None");
   }
   std::string head = absl::StrCat("    def ", MethodName(info), "(",
                                   absl::StrJoin(parameters, ", "), ") -> Expression:\n");

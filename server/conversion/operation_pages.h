@@ -1,4 +1,4 @@
-// What is printed from the table of operations: a table of docs/programs.md, and the methods of the
+// Prints pages from the table of operations: a table of docs/programs.md, and the methods of the
 // Python builder. A test holds both to the table.
 #pragma once
 

@@ -14,6 +14,9 @@ namespace {
 
 using validation::InvalidField;
 
+// As messages name format f32 with operands of matmul in tf32.
+constexpr char kTf32[] = "tf32";
+
 // `value` empty: not set here.
 template <class T, class Parse>
 absl::Status ReadName(const std::string& value, Parse parse, const std::string& field,
@@ -27,17 +30,21 @@ absl::Status ReadName(const std::string& value, Parse parse, const std::string& 
 absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& message,
                                                     const std::string& field) {
   const std::string formats = "f64, f32, bf16, f16, e4m3, e5m2";
+  const std::string orders = absl::StrCat(absl::StrJoin(precision::SumOrderNames(), ", "),
+                                          ", with a seed from 0 to 2^64 - 1: shuffled(7)");
   precision::RoleOverride setting;
-  absl::Status status = ReadName(message.format(), precision::FormatFromName, field + ".format",
-                                 formats, setting.format);
+  setting.is_tf32 = message.format() == kTf32;
+  if (setting.is_tf32) setting.format = precision::Format::kF32;
+  absl::Status status =
+      setting.is_tf32 ? absl::OkStatus()
+                      : ReadName(message.format(), precision::FormatFromName, field + ".format",
+                                 absl::StrCat(formats, ", ", kTf32), setting.format);
   if (status.ok()) {
     status = ReadName(message.overflow(), precision::OverflowFromName, field + ".overflow",
                       "ieee, saturate", setting.overflow);
   }
   if (status.ok()) {
-    status = ReadName(message.order(), precision::SumOrderFromText, field + ".order",
-                      absl::StrJoin(precision::SumOrderNames(), ", ") +
-                          ", with a seed from 0 to 2^64 - 1: shuffled(7)",
+    status = ReadName(message.order(), precision::SumOrderFromText, field + ".order", orders,
                       setting.order);
   }
   if (status.ok()) {
@@ -47,6 +54,14 @@ absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& messa
   if (status.ok()) {
     status = ReadName(message.rounding(), precision::CastRoundingFromName, field + ".rounding",
                       "nearest_even, nearest_away, toward_zero, stochastic", setting.rounding);
+  }
+  if (status.ok()) {
+    status = ReadName(message.products(), precision::ProductsFromText, field + ".products",
+                      absl::StrCat("fma_chain, ", orders), setting.products);
+  }
+  if (status.ok()) {
+    status = ReadName(message.scale(), precision::ScaleFromName, field + ".scale", "none, amax",
+                      setting.scale);
   }
   if (!status.ok()) return status;
   return setting;
@@ -63,7 +78,9 @@ std::string MessagePath(const std::string& field) {
 }
 
 void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) {
-  if (change.format) out.set_format(std::string(precision::FormatName(*change.format)));
+  if (change.format) {
+    out.set_format(std::string(change.is_tf32 ? kTf32 : precision::FormatName(*change.format)));
+  }
   if (change.overflow) out.set_overflow(std::string(precision::OverflowName(*change.overflow)));
   if (change.order) out.set_order(precision::TextOf(*change.order));
   if (change.accumulator) {
@@ -72,6 +89,8 @@ void WriteOverride(const precision::RoleOverride& change, v1::RoleSetting& out) 
   if (change.rounding) {
     out.set_rounding(std::string(precision::CastRoundingName(*change.rounding)));
   }
+  if (change.products) out.set_products(precision::TextOf(*change.products));
+  if (change.scale) out.set_scale(std::string(precision::ScaleName(*change.scale)));
 }
 
 }  // namespace
@@ -124,10 +143,17 @@ v1::ResolvedPolicy PolicyToProto(const precision::Policy& policy) {
     const precision::RoleSetting& setting = policy[role];
     v1::ResolvedRole* message = out.add_roles();
     message->set_role(std::string(precision::RoleName(role)));
-    WriteOverride(
-        {setting.format, setting.overflow, setting.order, setting.accumulator, setting.rounding},
-        *message->mutable_setting());
-    message->set_execution(ExecutionOf(setting.format));
+    const bool is_tf32 = setting.inputs.has_value();
+    WriteOverride({.format = setting.format,
+                   .overflow = setting.overflow,
+                   .order = setting.order,
+                   .accumulator = setting.accumulator,
+                   .rounding = setting.inputs.value_or(setting.rounding),
+                   .products = setting.products,
+                   .is_tf32 = is_tf32,
+                   .scale = setting.scale},
+                  *message->mutable_setting());
+    message->set_execution(is_tf32 ? "emulated" : ExecutionOf(setting.format));
     message->set_guarantee("bitwise");
   }
   for (const auto& [name, change] : policy.sites) {

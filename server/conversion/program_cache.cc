@@ -54,7 +54,7 @@ std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
   for (const sim::LoopChoice& loop : adjoint->loops) {
     absl::StrAppend(&key, "|", loop.site.size(), ":", loop.site, static_cast<int>(loop.how), ",",
                     loop.last, ",", static_cast<int>(loop.solver), ",", loop.max_iter, ",",
-                    absl::Hex(std::bit_cast<uint64_t>(loop.tol)), ",",
+                    loop.restart, ",", absl::Hex(std::bit_cast<uint64_t>(loop.tol)), ",",
                     absl::Hex(std::bit_cast<uint64_t>(loop.damping)));
   }
   return key;
@@ -76,7 +76,7 @@ std::vector<validation::FieldSchema> RequiredOf(const sim::Program& program) {
     const sim::Input& input = program.inputs[i];
     const bool sendable =
         input.kind != sim::InputKind::kConfig && input.kind != sim::InputKind::kStep;
-    // Which the service fills.
+    // The service fills these itself.
     const bool is_own = input.name == sim::kRandomKey || input.name == sim::kPathGiven;
     if (sendable && input.used && !input.default_value && !is_own)
       required.push_back(schema.inputs[i]);
@@ -172,7 +172,7 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     if (!absl::IsInvalidArgument(lowered.status())) {
       return compilation.StatusOf(lowered.status(), "");
     }
-    // What a gradient says of loops stands beside its spec.
+    // The loops of a gradient stand beside its spec.
     const bool of_loops = sim::FieldOf(lowered.status()).starts_with("loops");
     return compilation.StatusOf(sim::InField(of_loops ? "" : field, lowered.status()),
                                 "INVALID_FIELD");

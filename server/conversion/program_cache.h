@@ -42,7 +42,7 @@ struct CachedProgram {
 
 struct ProgramCacheOptions {
   int64_t max_entries = 256;  // of worlds, and of programs
-  // Of what the entries hold, programs and worlds together.
+  // The most bytes that the entries hold, programs and worlds together.
   int64_t max_bytes = int64_t{256} << 20;
   // Takes so many bytes of the server's memory until the result is destroyed; null: there is no
   // room. Empty: there always is.

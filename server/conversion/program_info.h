@@ -1,4 +1,4 @@
-// What an answer says of the numerical program that ran: fingerprint, policy and sites.
+// The part of an answer on the numerical program that ran: fingerprint, policy and sites.
 #pragma once
 
 #include <string>

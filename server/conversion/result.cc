@@ -16,8 +16,9 @@
 namespace simgrad::server::conversion {
 namespace {
 
-// Of a sum over a long axis only the first operands are told: enough to see which one is not finite
-// is element and operation; a certificate must not be larger than the answer.
+// The most operands that a certificate tells. A sum over a long axis has more; its element and
+// operation are enough to find the non-finite one, and a certificate must not be larger than the
+// answer.
 constexpr size_t kMaxCertificateOperands = 256;
 
 template <class T>
@@ -143,8 +144,8 @@ void WriteTree(const std::vector<precision::AlignedNode>& tree, sim::DType dtype
   }
 }
 
-// Where the loss scale takes cotangents beyond the format of the adjoint: in a step, where casts are
-// counted, or before, where a scaled gradient is not finite.
+// Warns if the loss scale takes cotangents beyond the format of the adjoint: in a step, where casts
+// are counted, or before it, where a scaled gradient is not finite.
 std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::WorkResult& result) {
   std::vector<std::string> warnings;
   if (result.loss_scale == 1.0) return warnings;
@@ -166,13 +167,25 @@ std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::Wor
   return warnings;
 }
 
-// Where a derivative is implicit although what it is taken at is no solution.
+// Warns of each implicit derivative that was taken at a point that is no solution.
 std::vector<std::string> UnconvergedWarnings(const sim::WorkResult& result) {
   std::vector<std::string> warnings;
   for (const sim::Unconverged& loop : result.unconverged) {
     warnings.push_back(absl::StrCat(loop.runs, " runs of loop '", loop.site,
                                     "' are unconverged: they ended at its cap, so the implicit "
                                     "derivative is not that of a solution"));
+  }
+  return warnings;
+}
+
+// Warnings where the solver of an implicit derivative gave up.
+std::vector<std::string> CappedWarnings(const sim::WorkResult& result) {
+  std::vector<std::string> warnings;
+  for (const sim::AdjointSolves& solves : result.adjoint_solves) {
+    if (solves.capped == 0) continue;
+    warnings.push_back(absl::StrCat(solves.capped, " solves at '", solves.site,
+                                    "' ended at their cap above the tolerance; adjoint_solves has "
+                                    "the largest residual"));
   }
   return warnings;
 }
@@ -237,7 +250,17 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
   out.set_skipped(result.skipped);
   out.set_left_out(result.left_out);
   if (result.norm) out.set_norm(*result.norm);
-  for (auto& warnings : {LossScaleWarnings(work, result), UnconvergedWarnings(result)}) {
+  for (const sim::AdjointSolves& solves : result.adjoint_solves) {
+    v1::AdjointSolves* message = out.add_adjoint_solves();
+    message->set_site(solves.site);
+    message->set_solves(solves.solves);
+    message->set_turns(solves.turns);
+    message->set_most_turns(solves.most_turns);
+    message->set_capped(solves.capped);
+    message->set_residual(solves.residual);
+  }
+  for (auto& warnings :
+       {LossScaleWarnings(work, result), UnconvergedWarnings(result), CappedWarnings(result)}) {
     for (const std::string& warning : warnings) out.add_warnings(warning);
   }
   return out;

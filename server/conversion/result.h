@@ -1,4 +1,4 @@
-// What the engine gives back, as messages: the final answer, and pieces of what is too large for
+// The results of the engine as messages: the final answer, and pieces of what is too large for
 // it.
 //
 // A field that does not fit is left empty in the answer and sent as TensorPieces before it, under

@@ -1,4 +1,4 @@
-// What a program declares, as data for the checks and as messages for callers.
+// The declarations of a program, as data for the checks and as messages for callers.
 #pragma once
 
 #include "server/validation/program_schema.h"
@@ -13,7 +13,7 @@ validation::ProgramSchema SchemaOf(const sim::Program& program);
 // Inputs of every kind but `config` and `step`: what a caller can send.
 std::vector<v1::InputSchema> InputSchemasOf(const sim::Program& program);
 
-// Of a built-in world; `program` is that of its default configuration.
+// The schema of a built-in world; `program` is that of its default configuration.
 v1::WorldSchema WorldSchemaToProto(const sim::WorldSchema& world, const sim::Program& program);
 
 }  // namespace simgrad::server::conversion

@@ -16,7 +16,7 @@ std::vector<v1::TrajectoryChunk> TrajectoryChunks(const Recorded& field, const s
                                                   int64_t instances, int64_t first_time,
                                                   int64_t times, int64_t max_data_bytes);
 
-// What one chunk of steps adds to the trajectory: states at times t + 1, observables at t.
+// The part of the trajectory of one chunk of steps: states at times t + 1, observables at t.
 std::vector<v1::TrajectoryChunk> TrajectoryOfChunk(const std::vector<Recorded>& recorded,
                                                    const sim::ForwardChunk& chunk,
                                                    int64_t instances, int64_t max_data_bytes);

@@ -21,7 +21,7 @@ namespace {
 
 using Tensors = google::protobuf::RepeatedPtrField<v1::NamedTensor>;
 
-// What a request sends, by kind and name; the request must stay.
+// The tensors of a request, by kind and name; the request must outlive this.
 class SentTensors {
  public:
   explicit SentTensors(const v1::RolloutSpec& spec) {
@@ -124,7 +124,7 @@ sim::Recording RecordingOf(v1::DiagnosticsLevel level) {
   }
 }
 
-// Of a checked message.
+// Expects a checked message.
 sim::LoopChoice LoopChoiceFromProto(const v1::LoopDerivative& message) {
   constexpr double kTol = 1e-9;
   constexpr int64_t kMaxIter = 100;
@@ -136,10 +136,12 @@ sim::LoopChoice LoopChoiceFromProto(const v1::LoopDerivative& message) {
   choice.how = sim::LoopChoice::How::kImplicit;
   choice.solver = implicit.solver() == "lu"          ? sim::LoopChoice::Solver::kLu
                   : implicit.solver() == "iteration" ? sim::LoopChoice::Solver::kIteration
+                  : implicit.solver() == "gmres"     ? sim::LoopChoice::Solver::kGmres
                                                      : sim::LoopChoice::Solver::kDefault;
   choice.tol = implicit.tol() == 0 ? kTol : implicit.tol();
   choice.max_iter = implicit.max_iter() == 0 ? kMaxIter : implicit.max_iter();
   choice.damping = implicit.damping();
+  choice.restart = implicit.restart();
   return choice;
 }
 

@@ -13,14 +13,14 @@
 
 namespace simgrad::server::conversion {
 
-// What the server decides, not the caller.
+// The settings of work that the server decides, not the caller.
 struct WorkSettings {
   int threads = 1;
   double near_band_ulps = 8.0;
   int64_t memory_budget_bytes = int64_t{4} << 30;
 };
 
-// What of the program is to be differentiated, and for what.
+// The inputs of the program that are differentiated for, and the objective or cotangents.
 sim::AdjointSpec AdjointSpecFromProto(const v1::GradientRequest& request,
                                       const sim::Program& program);
 
@@ -29,7 +29,7 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
                         const WorkSettings& settings);
 
 sim::GradientWork GradientWorkFromProto(const v1::GradientRequest& request);
-// Of the request's one cotangent; `program`: that runs.
+// Converts the request's one cotangent; `program` is the one that runs.
 sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request,
                                     const sim::Program& program);
 // Adds both.
@@ -47,7 +47,7 @@ struct Recorded {
 std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
                                      const sim::NumericalProgram& program);
 
-// What the answer and the metrics need of work that the engine has taken.
+// The part of work that answer and metrics need once the engine has taken it.
 sim::Work WithoutTensors(const sim::Work& work);
 
 // Non-finite numbers among the inputs as sent.

@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kNoDescriptorPause{20};
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// Where a name has several addresses, the first.
+// Resolves a name; the first of several addresses is used.
 Addresses Resolve(const std::string& address, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -159,7 +159,7 @@ void Exposer::AnswerAll(Clock::time_point now) {
 
 // Null where there is no memory for it.
 std::shared_ptr<const std::string> Exposer::Page() {
-  // What is read from files needs a descriptor.
+  // Collectors that read files need a descriptor.
   if (!reserve_.empty()) reserve_.pop_back();
   try {
     std::vector<prometheus::MetricFamily> families;

@@ -1,7 +1,7 @@
 // The HTTP endpoint: GET and HEAD of /metrics in the Prometheus text format.
 //
-// One thread polls all connections, so that none waits for another: who has sent a request is
-// answered at once, and who has not is closed after a time (scrape_connection.h). With
+// One thread polls all connections, so that none waits for another: one that has sent a request
+// is answered at once, and one that has not is closed after a time (scrape_connection.h). With
 // kMaxConnections open, a new one takes the place of the one that has been silent longest. A few
 // descriptors are kept in reserve, so that a scrape is answered in a process that has run out of
 // them. Why not CivetWeb, nor prometheus-cpp's exposer on top of it: docs/adr/0022.
@@ -52,7 +52,7 @@ class Exposer {
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;
   int port_ = 0;
   Descriptor listener_, stop_;
-  // Of the thread:
+  // Used by the thread only:
   std::vector<std::unique_ptr<ScrapeConnection>> connections_;  // oldest first
   std::vector<pollfd> waits_;
   std::vector<Descriptor> reserve_;

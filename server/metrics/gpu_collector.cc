@@ -8,7 +8,7 @@ namespace {
 
 using sim::cuda::DeviceUse;
 
-// Of row `row` of a family over the GPUs.
+// The value of one GPU in a family.
 double ValueOfGpu(const std::string& family, const DeviceUse& use) {
   if (family == "simgrad_gpu_memory_used_bytes") return static_cast<double>(use.memory_used_bytes);
   if (family == "simgrad_gpu_memory_total_bytes") {

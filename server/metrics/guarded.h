@@ -14,7 +14,7 @@
 
 namespace simgrad::server::metrics {
 
-// Where refused observations are counted.
+// The counters of refused observations.
 struct Guard {
   prometheus::Counter* nan = nullptr;
   prometheus::Counter* inf = nullptr;

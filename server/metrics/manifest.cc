@@ -113,15 +113,16 @@ void AddRpc(std::vector<Family>& all) {
                  {"grpc_method"},
                  Product({kStreams}),
                  kSeconds});
-  all.push_back({"simgrad_stream_dropped_messages_total",
-                 kCounter,
-                 kServer,
-                 "Parts of answers that were not sent: slow_client, as their reader took none for "
-                 "--slow_reader_timeout and its call failed; sampled, progress that newer progress "
-                 "replaced before the reader took it.",
-                 {"reason"},
-                 Product({{"slow_client", "sampled"}}),
-                 {}});
+  all.push_back(
+      {"simgrad_stream_dropped_messages_total",
+       kCounter,
+       kServer,
+       "Parts of answers that were not sent: slow_client, as their reader was too slow over "
+       "--slow_reader_timeout and its call failed; sampled, progress that newer progress "
+       "replaced before the reader took it.",
+       {"reason"},
+       Product({{"slow_client", "sampled"}}),
+       {}});
 }
 
 void AddWork(std::vector<Family>& all) {
@@ -191,7 +192,7 @@ void AddWork(std::vector<Family>& all) {
                  {}});
 }
 
-// What is taken, and of how much.
+// Adds the families of load: what is in use, and how much there is.
 void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
   const Values lanes = {"small", "large"};
   all.push_back({"simgrad_workers",
@@ -213,7 +214,8 @@ void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
        kGauge,
        kLoad,
        "Memory set aside: for work and its answers, for programs that are lowered, for "
-       "programs that are kept, for requests as they came, for rollouts that callers keep.",
+       "programs that are kept and contents that were uploaded, for requests as they came, for "
+       "rollouts that callers keep.",
        {"use"},
        Product({{"work", "compile", "cache", "upload", "kept"}}),
        {}});
@@ -263,15 +265,17 @@ void AddLoad(std::vector<Family>& all, const ServerLabels& server) {
                  {"reason"},
                  Product({{"limit", "ttl", "released"}}),
                  {}});
-  const Values caches = {"worlds", "programs", "plans", "kernels"};
-  all.push_back({"simgrad_cache_bytes",
-                 kGauge,
-                 kLoad,
-                 "Bytes that a cache holds, measured: worlds as they were verified, programs as "
-                 "they were lowered; of the CPU: plans, and kernels, its machine code.",
-                 {"cache"},
-                 Product({caches}),
-                 {}});
+  const Values caches = {"worlds", "programs", "plans", "kernels", "contents"};
+  all.push_back(
+      {"simgrad_cache_bytes",
+       kGauge,
+       kLoad,
+       "Bytes that a cache holds, measured: worlds as they were verified, programs as "
+       "they were lowered; of the CPU: plans, and kernels, its machine code; contents that callers "
+       "uploaded.",
+       {"cache"},
+       Product({caches}),
+       {}});
   all.push_back({"simgrad_cache_entries",
                  kGauge,
                  kLoad,
@@ -391,7 +395,8 @@ void AddNumbers(std::vector<Family>& all) {
   all.push_back({"simgrad_underflows_total",
                  kCounter,
                  kServer,
-                 "Casts and state stores that became zero or subnormal.",
+                 "Casts that became zero or subnormal; states, and cotangents of states, that are "
+                 "subnormal behind a step.",
                  {"role"},
                  Product({kRoles}),
                  {}});
@@ -399,6 +404,21 @@ void AddNumbers(std::vector<Family>& all) {
                  kCounter,
                  kServer,
                  "Casts and state stores that became infinite or the largest value.",
+                 {"role"},
+                 Product({kRoles}),
+                 {}});
+  all.push_back({"simgrad_absorbed_total",
+                 kCounter,
+                 kServer,
+                 "Additions into states, at sampled steps, whose sum as it is stored is one of its "
+                 "operands although the other is not zero.",
+                 {"role"},
+                 Product({kRoles}),
+                 {}});
+  all.push_back({"simgrad_additions_total",
+                 kCounter,
+                 kServer,
+                 "Additions into states, at sampled steps, of finite operands that are not zero.",
                  {"role"},
                  Product({kRoles}),
                  {}});
@@ -582,6 +602,7 @@ const std::vector<Method>& Methods() {
                                     "Unimplemented",
                                     "DeadlineExceeded",
                                     "ResourceExhausted",
+                                    "FailedPrecondition",
                                     "Unavailable",
                                     "Unauthenticated",
                                     "Internal"};
@@ -600,10 +621,14 @@ const std::vector<Method>& Methods() {
       {"DescribeProgram",
        "unary",
        {"OK", "InvalidArgument", "Unimplemented", "DeadlineExceeded", "ResourceExhausted",
-        "Unavailable", "Unauthenticated", "Internal"}},
+        "FailedPrecondition", "Unavailable", "Unauthenticated", "Internal"}},
       {"Rollout", "server_stream", kWorkCodes},
       {"Gradient", "server_stream", kWorkCodes},
       {"Vjp", "server_stream", kVjpCodes},
+      {"Upload",
+       "client_stream",
+       {"OK", "Canceled", "InvalidArgument", "DeadlineExceeded", "ResourceExhausted", "Unavailable",
+        "Unauthenticated", "Internal"}},
   };
   return *methods;
 }

@@ -13,7 +13,7 @@ namespace simgrad::server::metrics {
 
 enum class MetricType { kCounter, kGauge, kHistogram };
 
-// Which labels stand before those of the row.
+// The labels that stand before those of the row.
 enum class Scope {
   kServer,           // none
   kWorld,            // world
@@ -41,7 +41,7 @@ struct WorldLabels {
   std::vector<std::string> event_sites;
 };
 
-// What the info metrics say.
+// The labels of the info metrics.
 struct GpuLabels {
   std::string gpu;  // index
   std::string uuid;

@@ -80,7 +80,7 @@ void ScrapeConnection::Send(Clock::time_point now) {
     sent_ += static_cast<size_t>(bytes);
   }
   page_.reset();
-  // What the caller has sent beyond the request would make a close a reset, and lose the answer.
+  // If the caller sent more than the request, a close would be a reset and lose the answer.
   shutdown(socket_.number(), SHUT_WR);
   state_ = State::kEnding;
   deadline_ = now + kEndTime;

@@ -1,4 +1,4 @@
-// What the head of an HTTP request asks of the metrics port, and the head of the answer.
+// Reads the head of an HTTP request to the metrics port, and writes the head of the answer.
 //
 // Source: RFC 9110 and 9112, of which only a request line and the end of the head are read: there
 // is one page, and every answer closes its connection.

@@ -22,7 +22,7 @@ MethodMetrics MakeMethod(const Registry& registry, const Method& method) {
   }
   metrics.handling_seconds = registry.Histogram("grpc_server_handling_seconds", labels);
   metrics.in_flight = registry.Gauge("simgrad_rpc_in_flight", {method.name});
-  if (method.type == "unary") return metrics;
+  if (method.type != "server_stream") return metrics;
   for (size_t i = 0; i < kLostIn.size(); ++i) {
     metrics.cancelled[i] =
         registry.Counter("simgrad_rpc_cancelled_total", {method.name, kLostIn[i]});
@@ -137,6 +137,8 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
     const std::string name(precision::RoleName(static_cast<precision::Role>(role)));
     underflows_[role] = registry_.Counter("simgrad_underflows_total", {name});
     overflows_[role] = registry_.Counter("simgrad_overflows_total", {name});
+    absorbed_[role] = registry_.Counter("simgrad_absorbed_total", {name});
+    additions_[role] = registry_.Counter("simgrad_additions_total", {name});
     for (size_t phase = 0; phase < kPhases.size(); ++phase) {
       for (int nan = 0; nan < 2; ++nan) {
         nonfinite_[phase][nan][role] = registry_.Counter(
@@ -193,6 +195,11 @@ void ServerMetrics::RecordForward(const sim::StepDiagnostics& diagnostics,
     if (sites.events[i] != nullptr) sites.events[i]->Record(diagnostics.events[i]);
   }
   RecordRanges(diagnostics.ranges);
+  for (const sim::AdditionCounts& counts : diagnostics.additions) {
+    const size_t role = static_cast<size_t>(counts.role);
+    absorbed_[role].Add(static_cast<double>(counts.absorbed));
+    additions_[role].Add(static_cast<double>(counts.additions));
+  }
 }
 
 void ServerMetrics::RecordSteps(Direction direction, int64_t instance_steps) {

@@ -43,7 +43,7 @@ struct CallerMetrics {
   std::array<GuardedCounter, 5> rejected;  // [Rejected]
 };
 
-// Of the connections of every port of gRPC.
+// The metrics of connections of every port of gRPC.
 struct ConnectionMetrics {
   GuardedGauge open;
   std::map<std::string, GuardedCounter> rejected;  // by reason
@@ -61,14 +61,14 @@ class ServerMetrics {
   double CallsInFlight() const;  // of every method
   // `label` of conversion::WorldLabel; anything else is "custom".
   WorldMetrics& world(const std::string& label);
-  // Of a caller that the operator wrote down, or of all others.
+  // The metrics of a caller that the operator wrote down, or of all others.
   CallerMetrics& caller(const std::string& name);
 
-  // Sites, underflows and overflows of one chunk of steps.
+  // Sites, underflows, overflows and additions of one chunk of steps.
   void RecordForward(const sim::StepDiagnostics& diagnostics, const SiteHandles& sites);
   // As they are done, so that work that is cancelled or fails counts too.
   void RecordSteps(Direction direction, int64_t instance_steps);
-  // What the finished work tells: instances, certificates, gradients, phases.
+  // Records what finished work tells: instances, certificates, gradients, phases.
   void RecordResult(const sim::Work& work, const sim::WorkResult& result, WorldMetrics& world);
   void RecordInputs(int64_t state_nan, int64_t state_inf, int64_t other_nan, int64_t other_inf);
 
@@ -108,6 +108,7 @@ class ServerMetrics {
   std::map<std::string, CallerMetrics> callers_;
   std::array<GuardedCounter, 3> steps_;  // [Direction]
   std::array<GuardedCounter, precision::kRoleCount> underflows_, overflows_;
+  std::array<GuardedCounter, precision::kRoleCount> absorbed_, additions_;
   std::array<std::array<std::array<GuardedCounter, precision::kRoleCount>, 2>, 3> nonfinite_;
   std::array<std::array<GuardedCounter, 2>, 3> nonfinite_instances_;  // [phase][stopped]
   std::array<GuardedHistogram, 3> nonfinite_first_step_;

@@ -1,4 +1,4 @@
-// Who sends requests: a share of the workers, limits, and what is in use.
+// A caller of requests: its share of the workers, its limits, and what it uses.
 //
 // A caller is the name of a token, the name of a certificate, or an address. Callers share the
 // workers by weight, however many requests each has open (fair_queue.h).

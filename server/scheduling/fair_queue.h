@@ -55,7 +55,7 @@ class FairQueue {
     return item;
   }
 
-  // What an item took, beyond what its caller was charged for; may be negative.
+  // Charges what an item took beyond the charge in advance; `seconds` may be negative.
   void Charge(const std::shared_ptr<Caller>& caller, double seconds) {
     Of(caller).virtual_time += seconds / caller->weight();
   }

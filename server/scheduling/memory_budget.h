@@ -69,13 +69,13 @@ class MemoryBudget {
   // Nullopt where it does not fit now, into the budget or into the share of `caller` (may be null).
   std::optional<Reservation> Reserve(int64_t bytes, MemoryUse use,
                                      std::shared_ptr<Caller> caller = nullptr);
-  // What to ask to give memory back (it destroys reservations) where a reservation does not fit.
+  // Sets what gives memory back (it destroys reservations) if a reservation does not fit.
   // Set before there are threads.
   void SetRelief(std::function<void(int64_t bytes)> relief) { relief_ = std::move(relief); }
 
   int64_t limit() const { return limit_; }
   int64_t used(MemoryUse use) const;
-  // Of all uses but those that are given back when they are needed (IsKeptForLater).
+  // The bytes of all uses but those that are given back when needed (IsKeptForLater).
   int64_t used() const;
 
  private:

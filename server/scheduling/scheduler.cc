@@ -56,7 +56,7 @@ void Scheduler::Arrival::EndWork() {
 Scheduler::Scheduler(const SchedulerOptions& options)
     : most_waiting_(MostWaiting(options.capacity)),
       memory_(std::make_shared<MemoryBudget>(options.memory_limit_bytes)),
-      // What arrived has a place here: arrivals are bounded.
+      // Every request that arrived has a place here: arrivals are bounded.
       small_({std::max(1, options.workers), most_waiting_, 0}),
       large_({std::max(1, options.workers), options.capacity, kLargeNice}),
       preparation_({kPreparationWorkers, most_waiting_, 0}) {}
@@ -128,7 +128,7 @@ int64_t Scheduler::Room() const {
   return waiting_ == 0 ? most_waiting_ : 0;
 }
 
-// What waits longest in line of the caller with most of it.
+// Gives up the work that waits longest of the caller with most work waiting.
 bool Scheduler::MakeRoomFor(const Caller& caller) {
   return small_.MakeRoomFor(caller, large_.waiting_of(caller)) ||
          large_.MakeRoomFor(caller, small_.waiting_of(caller));

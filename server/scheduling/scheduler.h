@@ -1,4 +1,4 @@
-// What decides when a request runs: who may come in, the lanes of work, and the memory.
+// Decides when a request runs: admits requests, and owns the lanes of work and the memory.
 //
 // A request *arrives* before anything of it is read: where too many wait already it is refused
 // there, for the price of a look. It is then prepared, on the queue `preparation` where that may
@@ -70,7 +70,7 @@ class Scheduler {
   Callers& callers() { return callers_; }
   MemoryBudget& memory() { return *memory_; }
   const std::shared_ptr<MemoryBudget>& shared_memory() { return memory_; }
-  // Of requests that take long to prepare.
+  // The queue of requests that take long to prepare.
   WorkQueue& preparation() { return preparation_; }
   const WorkQueue& preparation() const { return preparation_; }
   WorkQueue& lane(Lane lane) { return lane == Lane::kSmall ? small_ : large_; }
@@ -83,7 +83,7 @@ class Scheduler {
   // Whether Arrive would say that the queue is full, for the price of a look; it may say so still
   // where this does not.
   std::optional<Refusal> FullFor(const Caller& caller) const;
-  // How many may wait, once nobody does; else 0.
+  // How many may wait, if none waits; else 0.
   int64_t Room() const;
   // Memory of a request; the refusal says whether to try again.
   std::variant<MemoryBudget::Reservation, Refusal> Reserve(int64_t bytes, MemoryUse use,
@@ -98,7 +98,7 @@ class Scheduler {
   bool AwaitIdle(absl::Duration timeout);
   void CancelAll(const absl::Status& why);
 
-  // Of both lanes.
+  // Sums of both lanes.
   int64_t waiting() const { return small_.waiting() + large_.waiting(); }
   int64_t running() const { return small_.running() + large_.running(); }
   int64_t busy() const { return small_.busy() + large_.busy(); }

@@ -135,7 +135,7 @@ void WorkQueue::Dispatch() {
   contenders_ = queue_.size();
 }
 
-// Where the system has no thread left, work waits for one of those that there are.
+// If the system has no thread left, work waits for one of the existing threads.
 void WorkQueue::AddThread() {
   try {
     std::thread([this] { Work(); }).detach();
@@ -147,7 +147,7 @@ void WorkQueue::AddThread() {
 
 void WorkQueue::Work() {
   if (options_.nice != 0) {
-    // Of this thread alone, and of threads that it starts.
+    // This holds for this thread and for threads that it starts.
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), options_.nice);
   }
   std::unique_lock lock(mutex_);
@@ -298,7 +298,7 @@ void WorkQueue::DropCancelled() {
     const auto count = static_cast<int64_t>(dropped.size());
     waiting_ -= count;
     busy_ += count;
-    // What waits to go on finds out by itself.
+    // Jobs that wait to go on are woken and look for themselves.
     queue_.ForEach([](const Waiting& waiting) {
       if (waiting.turn != nullptr) waiting.turn->granted_.notify_one();
     });
@@ -325,7 +325,7 @@ void WorkQueue::CancelAll(const absl::Status& why) {
   DropCancelled();
 }
 
-// Of work that runs longer than work did on the mean, at least as long again is expected.
+// The expected run time. Work that has run longer than the mean is expected to run as long again.
 double WorkQueue::ExpectedSeconds() const {
   if (running_.empty()) return mean_run_seconds_;
   double sum = 0.0;

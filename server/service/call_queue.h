@@ -17,7 +17,7 @@
 
 namespace simgrad::server::service {
 
-// What a completion is told to; its address is the tag.
+// The receiver of a completion; its address is the tag.
 class Completion {
  public:
   virtual void Complete(bool ok) = 0;
@@ -39,7 +39,7 @@ class CallQueue {
   // Server::ShutDown does meanwhile.
   void Stop();
 
-  // Whatever may ask gRPC for one more completion.
+  // A part of the service that may ask gRPC for one more completion.
   class Use {
    public:
     explicit Use(CallQueue& queue) : queue_(queue) { queue_.CountUse(1); }

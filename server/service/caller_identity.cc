@@ -36,7 +36,7 @@ absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(const grpc::ServerC
                                                              TokenGate* tokens,
                                                              scheduling::Callers& callers) {
   if (tokens != nullptr) {
-    // Which of them a proxy in between looked at is not for us to guess.
+    // A proxy in between may have looked at any of them, so several are refused.
     if (context.client_metadata().count("authorization") > 1) {
       return absl::UnauthenticatedError("send one metadata entry 'authorization', not several");
     }

@@ -1,4 +1,4 @@
-// Whose call it is: the owner of its token, the name in its certificate, or the address it is from.
+// Finds the caller of a call: the owner of its token, the name in its certificate, or its address.
 //
 // Threads: any. Cost: a look at the token file once a second, a look-up.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace simgrad::server::service {
 
-// `tokens` may be null: then nobody needs one. Errors: UNAUTHENTICATED.
+// `tokens` may be null: then no call needs one. Errors: UNAUTHENTICATED.
 absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(const grpc::ServerContextBase& context,
                                                              TokenGate* tokens,
                                                              scheduling::Callers& callers);

@@ -1,4 +1,4 @@
-// What the compiler behind a server's executor takes and does: of the memory budget, in metrics.
+// Reports in metrics what a server's compiler does, and what it takes of the memory budget.
 //
 // Threads: any.
 #pragma once
@@ -15,7 +15,7 @@ namespace simgrad::server::service {
 
 class CompileReports final : public sim::CompileWatch {
  public:
-  // Of one backend, by sim::CompileQuality.
+  // The metrics of one backend, by sim::CompileQuality.
   struct Metrics {
     std::array<metrics::GuardedCounter, 2> compiles;
     std::array<metrics::GuardedHistogram, 2> seconds;

@@ -1,7 +1,7 @@
 // Accepts the connections of one port, within limits, and hands them to gRPC.
 //
 // gRPC's own listener closes for ever at the first error of accept, running out of descriptors
-// among them, and takes whoever comes. This one loses its listening socket at no error: where
+// among them, and takes any peer. This one loses its listening socket at no error: where
 // descriptors are short it gives up a spare one to accept and close the connection, so that the
 // caller is told at once, and waits where it has none. It watches a duplicate of each connection's
 // descriptor, and so knows when one is over.

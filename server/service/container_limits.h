@@ -1,4 +1,4 @@
-// What a container may use of its machine: the limits of this process's control groups (versions 1
+// The limits of a container on its machine: those of this process's control groups (versions 1
 // and 2), which neither the number of processors nor of memory pages tells.
 //
 // A limit counts wherever it stands between the process's own group and the root. `root` is where

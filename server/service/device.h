@@ -1,4 +1,4 @@
-// Where simulations run: the executor that a --device flag names.
+// The device of simulations: the executor that a --device flag names.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct Device {
   bool IsLost() const;
 };
 
-// What Device::formats says of every device that there is: see conversion::ExecutionOf.
+// The formats of every device that there is, as Device::formats: see conversion::ExecutionOf.
 std::map<std::string, std::string> FormatExecutions();
 
 // config.device: auto (all GPUs that can be used, else the CPU), cpu, cuda (all GPUs that can be

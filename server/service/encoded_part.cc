@@ -21,8 +21,8 @@ static_assert(kTrajectory == int{v1::GradientPart::kTrajectoryFieldNumber});
 static_assert(kProgress == int{v1::GradientPart::kProgressFieldNumber});
 static_assert(kPiece == int{v1::GradientPart::kPieceFieldNumber});
 
-// What stands before a field of `length` bytes: its number, below 16, with the type of everything
-// that has a length, and the length.
+// A field of `length` bytes begins with its number, below 16, the type of everything that has a
+// length, and the length.
 constexpr int kLengthDelimited = 2;
 size_t HeadBytes(size_t length) {
   return 1 + CodedOutputStream::VarintSize32(static_cast<uint32_t>(length));

@@ -16,8 +16,8 @@ namespace {
 constexpr size_t kMessageBytes = 1000;
 constexpr size_t kFieldBytes = 300;
 
-// What quotes a caller may be as long as a request. Its beginning says what is wrong and its end
-// what would be right: the middle goes, between whole characters of UTF-8.
+// A message that quotes a caller may be as long as a request. Its beginning says what is wrong and
+// its end what would be right, so the middle goes, between whole characters of UTF-8.
 std::string Shortened(absl::string_view text, size_t bytes) {
   if (text.size() <= bytes) return std::string(text);
   const auto continues = [&text](size_t i) { return (text[i] & 0xC0) == 0x80; };
@@ -74,7 +74,9 @@ std::string DefaultReason(const absl::Status& status) {
 
 // Codes that no method declares are ours to answer for.
 grpc::StatusCode CodeOf(const absl::Status& status) {
-  if (validation::ReasonOf(status) == "TAPE_GONE") return grpc::StatusCode::NOT_FOUND;
+  const std::string reason = validation::ReasonOf(status);
+  if (reason == "TAPE_GONE") return grpc::StatusCode::NOT_FOUND;
+  if (reason == "TENSOR_GONE") return grpc::StatusCode::FAILED_PRECONDITION;
   const bool internal = DefaultReason(status) == "INTERNAL";
   return internal ? grpc::StatusCode::INTERNAL : static_cast<grpc::StatusCode>(status.code());
 }
@@ -85,7 +87,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request
   if (status.ok()) return grpc::Status::OK;
   v1::ErrorStatus message;
   message.set_code(CodeOf(status));
-  // What went wrong inside is for the log (RequestRecord::message), not for the caller.
+  // The cause of an internal error is for the log (RequestRecord::message), not for the caller.
   message.set_message(CodeOf(status) == grpc::StatusCode::INTERNAL
                           ? "internal error; the server's log has it under request id " + request_id
                           : Shortened(status.message(), kMessageBytes));
@@ -179,6 +181,10 @@ std::string CodeLabel(grpc::StatusCode code) {
       return "Unavailable";
     case grpc::StatusCode::UNAUTHENTICATED:
       return "Unauthenticated";
+    case grpc::StatusCode::NOT_FOUND:
+      return "NotFound";
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return "FailedPrecondition";
     default:
       return "Internal";
   }

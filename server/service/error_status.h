@@ -15,7 +15,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request
 
 grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string& request_id);
 
-// Of simgrad_queue_rejected_total: full, memory, deadline, draining, caller.
+// A label of simgrad_queue_rejected_total: full, memory, deadline, draining, caller.
 std::string RefusalLabel(scheduling::RefusalReason reason);
 
 // As go-grpc-prometheus writes a code: "OK", "InvalidArgument", ...

@@ -13,7 +13,7 @@ constexpr uint32_t kServiceTag = 10;  // field 1 of HealthCheckRequest, a string
 constexpr char kStatusTag = 8;        // field 1 of HealthCheckResponse, a varint
 constexpr uint32_t kLongestName = 200;
 
-// Which service is asked about; none: the bytes are no request.
+// The service that is asked about; nullopt if the bytes are no request.
 std::optional<std::string> ServiceOf(const grpc::ByteBuffer& request) {
   std::vector<grpc::Slice> slices;
   if (request.Length() > kLongestName + 8 || !request.Dump(&slices).ok()) return std::nullopt;

@@ -1,7 +1,7 @@
 // grpc.health.v1.Health, answered from IncomingCalls like every other service of the port: gRPC's
 // own would read requests of any size, without a token, beside the bound of uploads.
 //
-// Check answers NOT_FOUND for a service that nobody has set; Watch says SERVICE_UNKNOWN of it, and
+// Check answers NOT_FOUND for a service that was never set; Watch says SERVICE_UNKNOWN of it, and
 // each change from then on. The messages are two fields, written by hand: Debian has no
 // health.proto.
 // Threads: any.

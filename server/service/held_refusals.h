@@ -37,7 +37,7 @@ class HeldRefusals final : public OpenStream {
   // False: as many wait as may.
   bool Add(std::shared_ptr<HeldRefusal> refusal, Clock::time_point due);
   // Tells those that are due, and the next ones as far as there is room, and was at the last look:
-  // a queue that is empty for a moment only is no reason to call everybody.
+  // a queue that is empty for a moment only is no reason to call all.
   void Look(Clock::time_point now) override;
 
   int64_t size() const;

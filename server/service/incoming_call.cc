@@ -36,9 +36,22 @@ void IncomingCall::OnAccepted(bool ok) {
     if (!caller_.ok()) return Serve();
     if (RefuseUnread()) return;
   }
+  if (method_->most_content > 0) content_.emplace(method_->most_content);
   shared_.uploads->Begin(self_, peer_, has_caller, Uploads::Clock::now());
+  Read();
+}
+
+void IncomingCall::Read() {
   ++pending_;
   stream_.Read(&request_, &read_);
+}
+
+bool IncomingCall::ReadsOn() {
+  if (!content_->Take(request_)) return false;
+  std::lock_guard lock(mutex_);  // so that no read begins once the call is refused
+  if (state_ != State::kUploading || cancelled_) return false;
+  Read();
+  return true;
 }
 
 bool IncomingCall::Becomes(State state) {
@@ -49,7 +62,10 @@ bool IncomingCall::Becomes(State state) {
 }
 
 void IncomingCall::OnRead(bool ok) {
-  shared_.uploads->End(this, peer_, ok ? static_cast<int64_t>(request_.Length()) : 0);
+  // All messages of a stream are one upload: what came of it counts until the last is here.
+  if (content_ && ok && ReadsOn()) return;
+  const auto length = static_cast<int64_t>(request_.Length());
+  shared_.uploads->End(this, peer_, content_ ? content_->wire_bytes() : ok ? length : 0);
   bool left = !ok && grpc_call_failed_before_recv_message(context_.c_call()) != 0;
   {
     std::lock_guard lock(mutex_);
@@ -61,7 +77,7 @@ void IncomingCall::OnRead(bool ok) {
 }
 
 void IncomingCall::Serve() {
-  const ServiceCall call{context_, caller_, request_};
+  const ServiceCall call{context_, caller_, request_, content_ ? &*content_ : nullptr};
   if (method_->unary) return method_->unary(call, *this);
   method_->stream(call, *this);
   {
@@ -123,7 +139,7 @@ void IncomingCall::EndRefused(const scheduling::Refusal& refusal) {
     std::lock_guard lock(mutex_);
     left = cancelled_;
   }
-  // A caller that left while its refusal was held was not refused: nobody told it.
+  // A caller that left while its refusal was held was never told, so it does not count as refused.
   const absl::Status gone = absl::CancelledError("the caller cancelled");
   const grpc::Status wire =
       left ? ToGrpcStatus(gone, record.request_id) : ToGrpcStatus(refusal, record.request_id);

@@ -19,6 +19,7 @@
 #include "server/service/call_queue.h"
 #include "server/service/connections.h"
 #include "server/service/held_refusals.h"
+#include "server/service/received_content.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
 #include "server/service/service_call.h"
@@ -35,16 +36,19 @@ struct IncomingMethod {
   // One of both:
   std::function<void(const ServiceCall& call, UnaryAnswer& answer)> unary;
   std::function<void(const ServiceCall& call, StreamAnswer& answer)> stream;
+  // Of a method that takes a stream of messages: the most bytes of content that they bring. 0: it
+  // takes one message.
+  int64_t most_content = 0;
 };
 
-// What the calls of a port share; all of it outlives them.
+// The state that the calls of a port share; all of it outlives them.
 struct IncomingShared {
   Uploads* uploads = nullptr;
   HeldRefusals* held = nullptr;
   Connections* connections = nullptr;
   metrics::ServerMetrics* metrics = nullptr;
   scheduling::Scheduler* scheduler = nullptr;
-  TokenGate* token_gate = nullptr;  // null: nobody needs a token
+  TokenGate* token_gate = nullptr;  // null: no call needs a token
 };
 
 class IncomingCall final : public Upload,
@@ -58,7 +62,7 @@ class IncomingCall final : public Upload,
   using Accept = std::function<const IncomingMethod*(const std::string& path)>;
   IncomingCall(const IncomingShared& shared, const Accept& accept, CallQueue& queue);
 
-  // What gRPC is to fill in, and what it is to tell. From then on the call owns itself.
+  // The parts that gRPC fills in and tells. From then on the call owns itself.
   grpc::GenericServerContext& context() { return context_; }
   grpc::GenericServerAsyncReaderWriter& stream() { return stream_; }
   Completion* Await();
@@ -104,6 +108,9 @@ class IncomingCall final : public Upload,
 
   // Whether it was the first to decide what becomes of the upload.
   bool Becomes(State state);
+  void Read();
+  // A message of a stream has come. Whether the next one is awaited.
+  bool ReadsOn();
   void Serve();
   // The queue is full, so there is no use in reading the request. False: it is not.
   bool RefuseUnread();
@@ -126,6 +133,7 @@ class IncomingCall final : public Upload,
   std::string peer_;
   absl::StatusOr<std::shared_ptr<scheduling::Caller>> caller_;
   grpc::ByteBuffer request_;
+  std::optional<ReceivedContent> content_;
   StreamEvents* events_ = nullptr;
   std::optional<RpcScope> refused_;
   scheduling::Refusal refusal_;  // that is to be told

@@ -10,7 +10,7 @@
 namespace simgrad::server::service {
 
 // gRPC lists a service only if one of its methods is registered: this one has no name and answers
-// UNIMPLEMENTED. Of a stream nothing is read before somebody asks.
+// UNIMPLEMENTED. gRPC reads nothing of a stream before its handler asks.
 SimgradName::SimgradName()
     : method_(v1::GetServerInfoRequest::descriptor()->file()->service(0)->method_count()) {
   using Method = grpc::internal::RpcServiceMethod;
@@ -39,9 +39,11 @@ IncomingCalls::IncomingCalls(const IncomingShared& shared, SimgradService& servi
   const auto add = [this](absl::string_view of, IncomingMethod method) {
     methods_[absl::StrCat("/", of, "/", method.name)] = std::move(method);
   };
-  const auto unary = [&](const char* method_name, bool is_work, auto method) {
+  const auto unary = [&](const char* method_name, bool is_work, auto method,
+                         int64_t most_content = 0) {
     add(v1::Simgrad::service_full_name(),
-        {method_name, Of::kSimgrad, is_work, std::bind_front(method, &service), nullptr});
+        {method_name, Of::kSimgrad, is_work, std::bind_front(method, &service), nullptr,
+         most_content});
   };
   const auto stream = [&](const char* method_name, auto method) {
     add(v1::Simgrad::service_full_name(),
@@ -53,6 +55,7 @@ IncomingCalls::IncomingCalls(const IncomingShared& shared, SimgradService& servi
   stream("Rollout", &SimgradService::Rollout);
   stream("Gradient", &SimgradService::Gradient);
   stream("Vjp", &SimgradService::Vjp);
+  unary("Upload", true, &SimgradService::Upload, service.max_upload_bytes());
   none_ = {"", Of::kNone, false,
            [](const ServiceCall&, UnaryAnswer& answer) {
              answer.Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, ""), {});

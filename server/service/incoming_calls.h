@@ -20,9 +20,9 @@ template <class Base>
 using GenericUnaries =
     v1::Simgrad::WithGenericMethod_GetServerInfo<v1::Simgrad::WithGenericMethod_ListWorlds<
         v1::Simgrad::WithGenericMethod_DescribeProgram<Base>>>;
-using GenericMethods =
-    v1::Simgrad::WithGenericMethod_Rollout<v1::Simgrad::WithGenericMethod_Gradient<
-        v1::Simgrad::WithGenericMethod_Vjp<GenericUnaries<v1::Simgrad::Service>>>>;
+using GenericMethods = v1::Simgrad::WithGenericMethod_Rollout<
+    v1::Simgrad::WithGenericMethod_Gradient<v1::Simgrad::WithGenericMethod_Vjp<
+        v1::Simgrad::WithGenericMethod_Upload<GenericUnaries<v1::Simgrad::Service>>>>>;
 
 // The service's name, for reflection; what its methods do is a matter of IncomingCalls.
 class SimgradName final : public GenericMethods {
@@ -56,7 +56,7 @@ class IncomingCalls {
   CallQueue& queue_;
   grpc::AsyncGenericService generic_;
   std::unordered_map<std::string, IncomingMethod> methods_;  // by path
-  // Of a call that no service knows. It is read like others: who resets such calls is found out.
+  // The method of a call that no service knows. It is read like others, so that resets are noticed.
   IncomingMethod none_;
   const IncomingCall::Accept accept_any_, accept_name_;
 };

@@ -46,7 +46,7 @@ class KeptRuns {
  public:
   struct Kept {
     std::shared_ptr<const sim::KeptRun> run;
-    // Of the rollout; its tensors have no content.
+    // The spec of the rollout; its tensors have no content.
     std::shared_ptr<const v1::RolloutSpec> spec;
   };
   struct Use {
@@ -77,7 +77,7 @@ class KeptRuns {
     std::shared_ptr<void> lease;
   };
   using Entries = std::list<Entry>;
-  // What goes is freed without the lock.
+  // Entries that go are freed without the lock.
   void DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped);
   void DropExpiredLocked(Entries& dropped);
 

@@ -1,4 +1,4 @@
-// Where a worker leaves the parts of an answer; the stream takes them at the reader's speed.
+// Takes the parts of an answer from a worker; the stream takes them at the reader's speed.
 //
 // What waits for a slow reader is bounded: above a limit the worker waits with it, so that an
 // answer takes no more memory than was admitted for it, and nothing of it is lost. Threads: one
@@ -14,8 +14,8 @@
 
 namespace simgrad::server::service {
 
-// What may wait for the reader of one stream before its worker does, in messages of the largest
-// size: enough that a worker and a reader of the same speed do not wait for each other.
+// The most that may wait for the reader of one stream before its worker does, in messages of the
+// largest size: enough that a worker and a reader of the same speed do not wait for each other.
 inline constexpr int64_t kQueuedMessages = 4;
 
 class Outbox {

@@ -1,4 +1,4 @@
-// What a socket's other end is called: by gRPC, and for limits per peer.
+// The names of a socket's other end: for gRPC, and for limits per peer.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,8 +10,8 @@ namespace simgrad::server::service {
 struct PeerAddress {
   // As grpc::ServerContext::peer() writes it: "ipv4:127.0.0.1:54321", "ipv6:%5B::1%5D:54321".
   std::string name;
-  // Whose connections are counted together: an IPv4 address, or an IPv6 network of 64 bits, which
-  // is what one host is commonly given.
+  // The host whose connections count together: an IPv4 address, or an IPv6 network of 64 bits,
+  // which one host is commonly given.
   std::string host;
 };
 

@@ -21,7 +21,7 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 using Context = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
 using Session = std::unique_ptr<SSL, decltype(&SSL_free)>;
 
-// What a client says first, RFC 9113 section 3.4: the preface and an empty SETTINGS frame.
+// The first bytes of a client, RFC 9113 section 3.4: the preface and an empty SETTINGS frame.
 constexpr std::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
 
 bool IsShortageOfOurs(int error) {

@@ -31,7 +31,7 @@ double SecondsSince(Clock::time_point start) {
 
 // Passes may write numbers for each element: positions along an axis, permutations.
 constexpr int64_t kQuickElements = int64_t{1} << 14;
-// Of a built-in world's configuration.
+// The largest number in the configuration of a built-in world that is quick to prepare.
 constexpr double kQuickNumber = 1024;
 
 // Saturates above kQuickElements; what is no shape is refused later.
@@ -287,6 +287,7 @@ absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::K
   sim::Work& work = prepared.work;
   work = sim::WorkOf(*kept.run);
   work.batch.program = prepared.program->program;
+  work.batch.inputs.resize(lowered.inputs.size());  // nothing is sent for what an adjoint adds
   work.weights.assign(request.weights().begin(), request.weights().end());
   work.gradient = conversion::GradientWorkFromProto(gradient);
   work.chunk_steps = kept.spec->chunk_steps();

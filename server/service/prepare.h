@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,18 +27,20 @@ struct PrepareOptions {
   std::shared_ptr<const sim::Engine> engine;
 };
 
-// What one request may take beside the options, and when it is to end.
+// The budget of one request beside the options, and the signal for it to end.
 struct PrepareControl {
   conversion::CompileControl compile;
   sim::ReserveCallback reserve;  // of the work, while it runs; empty: it asks for all in advance
+  // Memory for uploaded content that the request names; empty: it is to be had.
+  std::function<bool(int64_t bytes)> take_content;
 };
 
 struct PreparedWork {
   std::shared_ptr<const conversion::CachedProgram> program;
   sim::Work work;
-  // Of a rollout that is to be kept: its spec, for the reversals.
+  // The spec of a rollout that is to be kept, for the reversals.
   std::shared_ptr<const v1::RolloutSpec> keep_spec;
-  // Of a Vjp: what is reversed, for each of these cotangents; `work` has none of them.
+  // The run that a Vjp reverses, for each of these cotangents; `work` has none of them.
   std::shared_ptr<const sim::KeptRun> kept;
   std::vector<sim::Cotangents> cotangents;
   std::vector<conversion::Recorded> recorded;
@@ -50,10 +53,13 @@ struct PreparedWork {
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering
 };
 
+// What a request takes beside its bytes: the message that is parsed, and the copy that is work.
+inline constexpr int64_t kRequestCopies = 2;
+
 // A request of more bytes is read by a worker, not by gRPC's threads.
 inline constexpr int64_t kQuickBytes = int64_t{16} << 10;
 
-// What preparing a request costs. Quick: below a few milliseconds, so that gRPC's own threads may
+// The cost of preparing a request. Quick: below a few milliseconds, so that gRPC's own threads may
 // do it: a program of so few operations and elements that nothing its passes write can be large, or
 // a built-in world of few elements. Else it is work for others.
 // Cost: looks at no more operations than a quick program has, and at the shapes of its values.

@@ -43,7 +43,7 @@ enum class LogLevel { kInfo, kWarning, kError };
 
 struct LogSettings {
   LogLevel least = LogLevel::kInfo;  // of the lines that are written
-  // Of requests with one code, and of notes below kError; 0: all.
+  // The most lines of requests with one code, and of notes below kError; 0: all.
   int64_t lines_per_second = 200;
 };
 // From now on.

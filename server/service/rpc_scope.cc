@@ -13,7 +13,7 @@ RpcScope::RpcScope(metrics::ServerMetrics& metrics, const std::string& method)
 void RpcScope::End(const std::string& code) {
   metrics_.Handled(code);
   metrics_.handling_seconds.Observe(Seconds());
-  metrics_.in_flight.Decrement();  // last: who sees no call in flight sees all of them counted
+  metrics_.in_flight.Decrement();  // last: once no call is in flight, all have been counted
 }
 
 double RpcScope::Seconds() const { return absl::ToDoubleSeconds(absl::Now() - start_); }

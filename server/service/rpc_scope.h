@@ -1,4 +1,4 @@
-// What every RPC counts: started, in flight, handled with its code, and how long it took.
+// Counts an RPC: started, in flight, handled with its code, and how long it took.
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -23,7 +23,7 @@ absl::Status Tried(const SelfCheck::Probe& probe) {
 
 }  // namespace
 
-// What the probes' threads tell.
+// The findings of the threads that probe.
 struct SelfCheck::Board {
   struct Entry {
     bool running = false;

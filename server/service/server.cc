@@ -22,6 +22,7 @@
 #include "precision/policy.h"
 #include "server/config/version.h"
 #include "server/service/call_watch.h"
+#include "server/service/contents.h"
 #include "server/service/descriptor_limit.h"
 #include "server/service/device.h"
 #include "server/service/port_probe.h"
@@ -62,6 +63,11 @@ std::vector<sim::cuda::DeviceUse> UseOf(const Device& device) {
 
 int64_t KeptBytesOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
   return config.kept_run_bytes > 0 ? config.kept_run_bytes : memory_limit_bytes / 4;
+}
+
+int64_t ContentBytesOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
+  const int64_t bytes = config.content_bytes > 0 ? config.content_bytes : memory_limit_bytes / 8;
+  return std::max(bytes, 2 * Contents::kBesideContent);
 }
 
 v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& device,
@@ -110,6 +116,11 @@ v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& de
   limits->set_max_request_memory_bytes(memory_limit_bytes);
   limits->set_max_kept_bytes(KeptBytesOf(config, memory_limit_bytes));
   limits->set_kept_run_seconds(absl::ToDoubleSeconds(config.kept_run_ttl));
+  const int64_t contents = ContentBytesOf(config, memory_limit_bytes);
+  limits->set_max_upload_bytes(
+      std::min(config.max_request_bytes, contents - Contents::kBesideContent));
+  limits->set_max_uploaded_bytes(contents);
+  limits->set_uploaded_seconds(absl::ToDoubleSeconds(config.content_ttl));
   for (const sim::WorldSchema& world : sim::BuiltInWorlds()) info.add_worlds(world.name);
   for (const std::string& preset : precision::PresetNames()) info.add_presets(preset);
   for (const std::string& order : precision::SumOrderNames()) info.add_orders(order);
@@ -180,8 +191,9 @@ ConnectionLimits HealthLimitsOf(const config::ServerConfig& config, int64_t desc
   return limits;
 }
 
-// What gRPC itself may hold: messages that have not all come, or that wait for their call; calls;
-// connections. It cancels calls of whomever beyond that, so the limit stands behind ours.
+// The most memory that gRPC itself may hold: messages that have not come completely or that wait
+// for their call, calls, and connections. Beyond it gRPC cancels calls of any caller, so this limit
+// stands behind ours.
 UploadLimits UploadLimitsOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
   UploadLimits limits;
   limits.bytes = std::max(memory_limit_bytes / 4, 2 * config.max_request_bytes);
@@ -196,7 +208,7 @@ int64_t QuotaBytes(const config::ServerConfig& config, int64_t memory_limit_byte
       {memory_limit_bytes, 2 * UploadLimitsOf(config, memory_limit_bytes).bytes, kLeastQuotaBytes});
 }
 
-// What every port of ours takes from strangers.
+// Sets the limits of what every port of ours takes from strangers.
 void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, int64_t quota_bytes) {
   // Messages are never inflated: their size is what was sent. A call whose messages are compressed
   // ends UNIMPLEMENTED, and the filter that would inflate them before that is left out.
@@ -213,7 +225,7 @@ void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, in
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   grpc::ResourceQuota quota("simgrad");
   quota.Resize(static_cast<size_t>(quota_bytes));
-  // Of reflection and channelz, which hold a thread for each call.
+  // The threads of reflection and channelz, which hold one for each call.
   constexpr int kThreads = 32;
   quota.SetMaxThreads(kThreads);
   builder.SetResourceQuota(quota);
@@ -306,12 +318,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   options.work.threads = device->threads;
   options.work.near_band_ulps = config.near_band_ulps;
   options.engine = device->engine;
-  // Of one gradient, where its loops need so much.
+  // One gradient may take so much if its loops need it.
   options.work.memory_budget_bytes = memory / 2;
   server->ReportCompiles();
   server->service_ = std::make_unique<SimgradService>(
       std::move(context), options, ServerInfoOf(config, *device, memory),
-      CacheOptionsOf(config, memory), KeptOptionsOf(config, memory));
+      CacheOptionsOf(config, memory), KeptOptionsOf(config, memory),
+      ContentsOptions{config.content_ttl, ContentBytesOf(config, memory), nullptr});
   if (config.HasTls()) {
     auto files = TlsFiles::Create(config);
     if (!files.ok()) return files.status();
@@ -459,6 +472,9 @@ metrics::LoadCollector::Values Server::Load() const {
   }
   const std::pair<const char*, conversion::ProgramCache::Use> caches[] = {
       {"worlds", service_->cache().worlds()}, {"programs", service_->cache().programs()}};
+  const Contents::Use contents = service_->contents().use();
+  add("simgrad_cache_bytes", "contents", contents.bytes);
+  add("simgrad_cache_entries", "contents", contents.entries);
   for (const auto& [name, use] : caches) {
     add("simgrad_cache_bytes", name, use.bytes);
     add("simgrad_cache_entries", name, use.entries);

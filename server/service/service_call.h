@@ -1,4 +1,4 @@
-// One call as the service that answers it sees it: who asks, for what, and the way back.
+// One call as the service that answers it sees it: the caller, the request, and the way back.
 //
 // Threads: a service may answer on any thread. What it is told comes from the threads of CallQueue.
 #pragma once
@@ -15,11 +15,15 @@
 
 namespace simgrad::server::service {
 
+class ReceivedContent;
+
 struct ServiceCall {
   const grpc::ServerContextBase& context;
   // An error: it has no token, and its request was not read.
   const absl::StatusOr<std::shared_ptr<scheduling::Caller>>& caller;
   grpc::ByteBuffer& request;  // the service may take the bytes
+  // Instead, of a method that takes a stream: what its messages brought. Null where none was read.
+  ReceivedContent* content = nullptr;
 };
 
 // The answer of a unary method.
@@ -34,7 +38,7 @@ class UnaryAnswer {
   ~UnaryAnswer() = default;
 };
 
-// What a streaming method is told.
+// The events that a streaming method is told.
 class StreamEvents {
  public:
   // One message was handed on; false: the call is cut off.

@@ -14,6 +14,7 @@
 #include "server/service/caller_identity.h"
 #include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
+#include "server/service/received_content.h"
 #include "server/service/refusal_count.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
@@ -29,7 +30,7 @@ absl::Time DeadlineOf(const grpc::ServerContextBase& context) {
   return absl::FromChrono(deadline);
 }
 
-// What a library throws (no memory, above all) becomes a status where it is called.
+// An exception of a library (no memory, above all) becomes a status where the library is called.
 template <class Function>
 auto Guarded(Function function) -> decltype(function()) {
   try {
@@ -92,14 +93,16 @@ void AnswerAlike(const CallContext& shared, const std::string& method, const Ser
   unary.Answer(response);
 }
 
-// A DescribeProgram: unary, and prepared as streams are.
-class DescribeCall {
+// A call with one answer that a worker makes, of those that prepare streams.
+template <class Response>
+class WorkerCall {
  public:
-  using Described = absl::StatusOr<v1::DescribeProgramResponse>;
-  DescribeCall(const CallContext& shared, const ServiceCall& call, UnaryAnswer& answer)
+  using Made = absl::StatusOr<Response>;
+  WorkerCall(const CallContext& shared, const std::string& method, const ServiceCall& call,
+             UnaryAnswer& answer)
       : scheduler_(shared.scheduler),
         cancellation_(std::make_shared<scheduling::Cancellation>(DeadlineOf(call.context))),
-        call_(shared, "DescribeProgram", call, answer) {
+        call_(shared, method, call, answer) {
     answer.OnCancel([scheduler = scheduler_, cancellation = cancellation_] {
       cancellation->Cancel(absl::CancelledError("the caller cancelled"));
       scheduler->DropCancelled();
@@ -110,30 +113,31 @@ class DescribeCall {
   const std::shared_ptr<scheduling::Caller>& caller() const { return caller_; }
   const std::shared_ptr<scheduling::Cancellation>& cancellation() const { return cancellation_; }
 
-  // A place for a request of so many bytes. False: the call was ended with the refusal.
-  bool Arrive(const ServiceCall& call) {
+  // A place for a request that takes so much memory. False: the call was ended with the refusal.
+  bool Arrive(const ServiceCall& call, int64_t memory_bytes) {
     if (!call.caller.ok()) {
-      End(Described(call.caller.status()));
+      End(Made(call.caller.status()));
       return false;
     }
     caller_ = *call.caller;
-    const auto request_bytes = static_cast<int64_t>(call.request.Length());
     auto arrival = scheduler_->Arrive(caller_, cancellation_->deadline());
     if (const auto* refusal = std::get_if<scheduling::Refusal>(&arrival)) return Refuse(*refusal);
     arrival_ = std::get<scheduling::Scheduler::Arrival>(std::move(arrival));
-    auto upload = scheduler_->Reserve(2 * request_bytes, scheduling::MemoryUse::kUpload, caller_);
+    auto upload = scheduler_->Reserve(memory_bytes, scheduling::MemoryUse::kUpload, caller_);
     if (const auto* refusal = std::get_if<scheduling::Refusal>(&upload)) return Refuse(*refusal);
     upload_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(upload));
     return true;
   }
+  // More memory for the request; false: there is none now.
+  bool Grow(int64_t more_bytes) { return upload_.Grow(more_bytes); }
   bool Refuse(const scheduling::Refusal& refusal) {
     GiveBack();
     call_.Refuse(refusal);
     return false;
   }
-  void End(const Described& described) {
+  void End(const Made& made) {
     GiveBack();
-    described.ok() ? call_.Answer(Serialized(*described)) : call_.Answer(described.status());
+    made.ok() ? call_.Answer(Serialized(*made)) : call_.Answer(made.status());
   }
 
  private:
@@ -151,6 +155,26 @@ class DescribeCall {
   scheduling::MemoryBudget::Reservation upload_;
 };
 
+// Has a worker make the answer of a call that has arrived.
+template <class Response>
+void Enqueue(const std::shared_ptr<WorkerCall<Response>>& call,
+             std::function<absl::StatusOr<Response>(const conversion::CompileControl&)> make) {
+  using Made = absl::StatusOr<Response>;
+  scheduling::WorkQueue::Job job;
+  job.caller = call->caller();
+  job.cancellation = call->cancellation();
+  job.run = [call, make = std::move(make)](const absl::Status& on_time, absl::Duration,
+                                           scheduling::WorkQueue::Turn&) {
+    if (!on_time.ok()) return call->End(Made(on_time));
+    CompileMemory memory(*call->scheduler(), call->caller());
+    Made made = make(memory.Control(call->cancellation()));
+    const absl::Status ends = call->cancellation()->Check();
+    call->End(absl::IsCancelled(made.status()) && !ends.ok() ? Made(ends) : std::move(made));
+  };
+  const auto refusal = call->scheduler()->preparation().Enqueue(job);
+  if (refusal) call->Refuse(*refusal);
+}
+
 // Takes the bytes, so that they are not kept beside the message.
 grpc::ByteBuffer Taken(grpc::ByteBuffer& bytes) {
   grpc::ByteBuffer taken;
@@ -158,19 +182,24 @@ grpc::ByteBuffer Taken(grpc::ByteBuffer& bytes) {
   return taken;
 }
 
-// Entries take their memory from `memory`.
-conversion::ProgramCacheOptions LeasedFrom(scheduling::MemoryBudget& memory,
-                                           conversion::ProgramCacheOptions options) {
-  options.lease = [&memory](int64_t bytes) -> std::shared_ptr<void> {
-    auto reservation = memory.Reserve(bytes, scheduling::MemoryUse::kCache);
+// Takes memory for an entry that is kept, until it goes.
+std::function<std::shared_ptr<void>(int64_t bytes)> LeaseOf(scheduling::MemoryBudget& memory,
+                                                            scheduling::MemoryUse use) {
+  return [&memory, use](int64_t bytes) -> std::shared_ptr<void> {
+    auto reservation = memory.Reserve(bytes, use);
     if (!reservation) return nullptr;
     return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
   };
+}
+
+// Entries take their memory from `memory`.
+template <class Options>
+Options LeasedFrom(scheduling::MemoryBudget& memory, Options options) {
+  options.lease = LeaseOf(memory, scheduling::MemoryUse::kCache);
   return options;
 }
 
-// What takes a stream's request to its work; `Ready` makes the work of a message that was read, and
-// tells the label of its world.
+// `Ready` makes the work of a message that was read, and tells the label of its world.
 template <class Request>
 using Ready = std::function<absl::StatusOr<PreparedWork>(
     Request& request, const std::string& caller, std::string& world_label,
@@ -209,27 +238,9 @@ void Stream(const CallContext& shared, metrics::Mode mode, const std::string& me
       cost);
 }
 
-// Of a Rollout or a Gradient, whose request has a spec.
-template <class Request>
-void StreamSpec(const CallContext& shared, metrics::Mode mode, const std::string& method,
-                const ServiceCall& asked, StreamAnswer& answer, conversion::ProgramCache& cache,
-                const PrepareOptions& options) {
-  const auto ready = [&cache, &options](Request& request, const std::string&, std::string& label,
-                                        const PrepareControl& control) {
-    label = conversion::WorldLabel(request.spec().world());
-    return Prepare(request, cache, options, control);
-  };
-  const auto cost = [](const Request& request) { return PreparationOf(request.spec().world()); };
-  Stream<Request>(shared, mode, method, asked, answer, ready, cost);
-}
-
 KeptRunsOptions LeasedFrom(scheduling::MemoryBudget& memory, metrics::ServerMetrics& metrics,
                            KeptRunsOptions options) {
-  options.lease = [&memory](int64_t bytes) -> std::shared_ptr<void> {
-    auto reservation = memory.Reserve(bytes, scheduling::MemoryUse::kKept);
-    if (!reservation) return nullptr;
-    return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
-  };
+  options.lease = LeaseOf(memory, scheduling::MemoryUse::kKept);
   options.on_lost = [&metrics](KeptLost why) {
     metrics.tape_evictions.at(kKeptLostNames[static_cast<size_t>(why)]).Increment();
   };
@@ -244,8 +255,10 @@ CallContext With(CallContext context, KeptRuns& kept) {
 }  // namespace
 
 SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
-                               conversion::ProgramCacheOptions cache, KeptRunsOptions kept)
+                               conversion::ProgramCacheOptions cache, KeptRunsOptions kept,
+                               ContentsOptions contents)
     : kept_(LeasedFrom(context.scheduler->memory(), *context.metrics, std::move(kept))),
+      contents_(LeasedFrom(context.scheduler->memory(), std::move(contents))),
       context_(With(std::move(context), kept_)),
       options_(options),
       info_(std::move(info)),
@@ -263,9 +276,12 @@ SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::
       worlds.ok() ? absl::StatusOr<grpc::ByteBuffer>(Serialized(*worlds)) : worlds.status();
   context_.scheduler->memory().SetRelief([this](int64_t bytes) {
     kept_.DropExpired();
+    contents_.DropExpired();
     int64_t freed = cache_.Relieve(bytes);
-    // Code is made again in a moment; a kept rollout costs its caller a simulation.
+    // Code is made again in a moment; content comes once more; a kept rollout costs its caller a
+    // simulation.
     freed += context_.engine->Relieve(bytes - freed);
+    freed += contents_.Relieve(bytes - freed);
     kept_.Relieve(bytes - freed);
   });
 }
@@ -285,41 +301,52 @@ void SimgradService::ListWorlds(const ServiceCall& call, UnaryAnswer& answer) {
 }
 
 void SimgradService::DescribeProgram(const ServiceCall& asked, UnaryAnswer& answer) {
-  auto call = std::make_shared<DescribeCall>(context_, asked, answer);
-  if (!call->Arrive(asked)) return;
+  using Call = WorkerCall<v1::DescribeProgramResponse>;
+  const auto call = std::make_shared<Call>(context_, "DescribeProgram", asked, answer);
+  if (!call->Arrive(asked, kRequestCopies * static_cast<int64_t>(asked.request.Length()))) return;
   const auto kept = std::make_shared<grpc::ByteBuffer>(Taken(asked.request));
-  const auto describe = [this, kept](const conversion::CompileControl& control)
-      -> absl::StatusOr<v1::DescribeProgramResponse> {
-    const auto request = Guarded([&] { return Parsed<v1::DescribeProgramRequest>(kept.get()); });
-    if (!request.ok()) return request.status();
-    return Guarded([&] {
-      return conversion::DescribeProgram(*request, cache_, control,
-                                         options_.limits.max_message_bytes);
-    });
+  Enqueue<v1::DescribeProgramResponse>(
+      call, [this, kept, call = call.get()](const conversion::CompileControl& control) {
+        return Guarded([&]() -> absl::StatusOr<v1::DescribeProgramResponse> {
+          auto request = Parsed<v1::DescribeProgramRequest>(kept.get());
+          if (!request.ok()) return request.status();
+          const auto take = [call](int64_t bytes) { return call->Grow(kRequestCopies * bytes); };
+          const ReferenceOptions references = ReferencesOf(call->caller()->name(), take);
+          if (absl::Status status = Resolve(references, *request); !status.ok()) return status;
+          return conversion::DescribeProgram(*request, cache_, control,
+                                             options_.limits.max_message_bytes);
+        });
+      });
+}
+
+ReferenceOptions SimgradService::ReferencesOf(const std::string& caller,
+                                              std::function<bool(int64_t bytes)> take) {
+  return {&contents_, caller, info_.limits().max_request_bytes(), std::move(take)};
+}
+
+// Answers a Rollout or a Gradient, whose request has a spec.
+template <class Request>
+void SimgradService::StreamSpec(const std::string& method, metrics::Mode mode,
+                                const ServiceCall& asked, StreamAnswer& answer) {
+  const auto ready = [this](Request& request, const std::string& caller, std::string& label,
+                            const PrepareControl& control) -> absl::StatusOr<PreparedWork> {
+    label = conversion::WorldLabel(request.spec().world());
+    const absl::Status status = Resolve(ReferencesOf(caller, control.take_content), request);
+    if (!status.ok()) return status;
+    return Prepare(request, cache_, options_, control);
   };
-  scheduling::WorkQueue::Job job;
-  job.caller = call->caller();
-  job.cancellation = call->cancellation();
-  job.run = [call, describe](const absl::Status& on_time, absl::Duration,
-                             scheduling::WorkQueue::Turn&) {
-    if (!on_time.ok()) return call->End(DescribeCall::Described(on_time));
-    CompileMemory memory(*call->scheduler(), call->caller());
-    auto described = describe(memory.Control(call->cancellation()));
-    const absl::Status ends = call->cancellation()->Check();
-    call->End(absl::IsCancelled(described.status()) && !ends.ok() ? DescribeCall::Described(ends)
-                                                                  : std::move(described));
+  const auto cost = [](const Request& request) {
+    return HasReferences(request) ? Preparation::kCostly : PreparationOf(request.spec().world());
   };
-  if (const auto refusal = context_.scheduler->preparation().Enqueue(job)) call->Refuse(*refusal);
+  Stream<Request>(context_, mode, method, asked, answer, ready, cost);
 }
 
 void SimgradService::Rollout(const ServiceCall& call, StreamAnswer& answer) {
-  StreamSpec<v1::RolloutRequest>(context_, metrics::Mode::kRollout, "Rollout", call, answer, cache_,
-                                 options_);
+  StreamSpec<v1::RolloutRequest>("Rollout", metrics::Mode::kRollout, call, answer);
 }
 
 void SimgradService::Gradient(const ServiceCall& call, StreamAnswer& answer) {
-  StreamSpec<v1::GradientRequest>(context_, metrics::Mode::kGradient, "Gradient", call, answer,
-                                  cache_, options_);
+  StreamSpec<v1::GradientRequest>("Gradient", metrics::Mode::kGradient, call, answer);
 }
 
 void SimgradService::Vjp(const ServiceCall& call, StreamAnswer& answer) {
@@ -328,11 +355,41 @@ void SimgradService::Vjp(const ServiceCall& call, StreamAnswer& answer) {
     const absl::StatusOr<KeptRuns::Kept> kept = kept_.Find(request.handle(), caller);
     if (!kept.ok()) return kept.status();
     label = conversion::WorldLabel(kept->spec->world());
+    const absl::Status status = Resolve(ReferencesOf(caller, control.take_content), request);
+    if (!status.ok()) return status;
     return Prepare(std::move(request), *kept, cache_, options_, control);
   };
   // How large its program is stands in what was kept.
   const auto cost = [](const v1::VjpRequest&) { return Preparation::kCostly; };
   Stream<v1::VjpRequest>(context_, metrics::Mode::kGradient, "Vjp", call, answer, ready, cost);
+}
+
+void SimgradService::Upload(const ServiceCall& asked, UnaryAnswer& answer) {
+  const auto call =
+      std::make_shared<WorkerCall<v1::UploadResponse>>(context_, "Upload", asked, answer);
+  const int64_t bytes = asked.content == nullptr ? 0 : asked.content->bytes();
+  if (!call->Arrive(asked, bytes)) return;
+  if (absl::Status status = asked.content->Check(); !status.ok()) return call->End(status);
+  // It lives until the answer is given.
+  ReceivedContent* const content = asked.content;
+  Enqueue<v1::UploadResponse>(
+      call, [this, content, call = call.get()](const conversion::CompileControl&) {
+        return Guarded([&]() -> absl::StatusOr<v1::UploadResponse> {
+          auto whole = content->Join();
+          if (!whole.ok()) return whole.status();
+          const scheduling::Caller& caller = *call->caller();
+          if (!contents_.Keep(*std::move(whole), content->digest(), caller.name(),
+                              caller.limits().memory_bytes)) {
+            return absl::ResourceExhaustedError(
+                "there is no memory to keep this content, neither the server's nor in its share "
+                "for this caller; send it inline");
+          }
+          v1::UploadResponse response;
+          response.set_ref(content->digest());
+          response.set_seconds(absl::ToDoubleSeconds(contents_.ttl()));
+          return response;
+        });
+      });
 }
 
 }  // namespace simgrad::server::service

@@ -4,11 +4,15 @@
 // size says so) is prepared by workers of their own.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "server/conversion/program_cache.h"
+#include "server/service/contents.h"
 #include "server/service/kept_runs.h"
 #include "server/service/prepare.h"
+#include "server/service/references.h"
 #include "server/service/service_call.h"
 #include "server/service/streaming_call.h"
 #include "simgrad/v1/simgrad.grpc.pb.h"
@@ -20,11 +24,14 @@ namespace simgrad::server::service {
 class SimgradService final {
  public:
   // `info` is complete but for the ports, which SetPorts adds once they are bound, before any call.
-  // `cache` and `kept` say how much is kept; its memory is the scheduler's.
+  // `cache`, `kept` and `contents` say how much is kept; its memory is the scheduler's.
   SimgradService(CallContext context, PrepareOptions options, v1::ServerInfo info,
-                 conversion::ProgramCacheOptions cache, KeptRunsOptions kept);
+                 conversion::ProgramCacheOptions cache, KeptRunsOptions kept,
+                 ContentsOptions contents);
   const conversion::ProgramCache& cache() const { return cache_; }
   KeptRuns& kept() { return kept_; }
+  const Contents& contents() const { return contents_; }
+  int64_t max_upload_bytes() const { return info_.limits().max_upload_bytes(); }
   void SetPorts(int port, int metrics_port);
 
   void GetServerInfo(const ServiceCall& call, UnaryAnswer& answer);
@@ -33,9 +40,16 @@ class SimgradService final {
   void Rollout(const ServiceCall& call, StreamAnswer& answer);
   void Gradient(const ServiceCall& call, StreamAnswer& answer);
   void Vjp(const ServiceCall& call, StreamAnswer& answer);
+  void Upload(const ServiceCall& call, UnaryAnswer& answer);
 
  private:
+  ReferenceOptions ReferencesOf(const std::string& caller, std::function<bool(int64_t bytes)> take);
+  template <class Request>
+  void StreamSpec(const std::string& method, metrics::Mode mode, const ServiceCall& asked,
+                  StreamAnswer& answer);
+
   KeptRuns kept_;
+  Contents contents_;
   const CallContext context_;
   const PrepareOptions options_;
   v1::ServerInfo info_;

@@ -1,5 +1,5 @@
-// Where the time of running a request goes: one stage at a time, so that stages add up whatever the
-// request's end is.
+// Measures where the time of a request goes: one stage at a time, so that stages add up whatever
+// the request's end is.
 //
 // Threads: one, that of the worker. Cost: a look at the clock per change of stage.
 #pragma once
@@ -12,7 +12,7 @@ namespace simgrad::server::service {
 
 // The first three are over before the clock runs. kStart: kernels or plans are compiled, inputs
 // taken to the device; kSend: handing over to the stream, waiting for a slow reader included. kNone
-// is counted by nobody.
+// is counted by none.
 enum class Stage {
   kNone,
   kQueue,

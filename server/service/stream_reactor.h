@@ -44,7 +44,7 @@ class StreamReactor final : public StreamEvents, public Outbox, public OpenStrea
   void OnCancel() override { call_->OnCancel(); }
   void OnDone() override;
 
-  // What was held back long enough leaves; who takes nothing is given up.
+  // Parts that were held back long enough leave; a reader that takes nothing is given up.
   void Look(Clock::time_point now) override;
 
  private:

@@ -49,9 +49,6 @@ double WorkAtCaps(const PreparedWork& prepared) {
   return static_cast<double>(batch.instances) * steps * times * prepared.program->step_work;
 }
 
-// What a request takes beside its bytes: the message that is parsed, and the copy that is work.
-constexpr int64_t kUploadCopies = 2;
-
 }  // namespace
 
 StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode,
@@ -84,7 +81,7 @@ bool StreamingCall::Arrive(std::shared_ptr<scheduling::Caller> caller, int64_t r
     return false;
   }
   arrival_ = std::get<scheduling::Scheduler::Arrival>(std::move(arrival));
-  auto upload = context_.scheduler->Reserve(kUploadCopies * request_bytes,
+  auto upload = context_.scheduler->Reserve(kRequestCopies * request_bytes,
                                             scheduling::MemoryUse::kUpload, caller_);
   if (const auto* refusal = std::get_if<scheduling::Refusal>(&upload)) {
     Refuse(*refusal);
@@ -98,7 +95,8 @@ absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
   CompileMemory memory(*context_.scheduler, caller_);
   // The work is a part of this call, so it asks for more while this lives.
   const auto reserve = [this](int64_t more_bytes) { return memory_.Grow(more_bytes); };
-  return prepare(record_.world, {memory.Control(cancellation_), reserve});
+  const auto take_content = [this](int64_t bytes) { return upload_.Grow(kRequestCopies * bytes); };
+  return prepare(record_.world, {memory.Control(cancellation_), reserve, take_content});
 }
 
 void StreamingCall::Begin(Prepare prepare, Preparation cost) {
@@ -116,7 +114,7 @@ void StreamingCall::Begin(Prepare prepare, Preparation cost) {
     self->CountLost(on_time);
     self->End(on_time);
   };
-  // What is quick takes its turn among small work: callers share both by weight.
+  // Quick preparation takes its turn among small work: callers share both by weight.
   scheduling::WorkQueue& queue = is_quick ? context_.scheduler->lane(scheduling::Lane::kSmall)
                                           : context_.scheduler->preparation();
   if (is_quick) {
@@ -139,7 +137,7 @@ void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
   outbox_->Finish(status);
 }
 
-// What the caller's own limits say to the work; false: it was refused.
+// Charges the work to the caller's own limits. Returns false if it was refused.
 bool StreamingCall::TakeQuota(size_t times) {
   const double instance_steps = static_cast<double>(record_.instances) *
                                 static_cast<double>(record_.steps) * static_cast<double>(times);
@@ -416,11 +414,11 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
   where_ = metrics::LostIn::kStream;
   context_.metrics->RecordResult(facts, *result, *world_);
   SendAnswer(facts, *result);
-  // What could not be sent any more must not look complete.
+  // An answer of which a part was dropped must not look complete.
   if (dropped_) return cancellation_->Check();
   clock_.Enter(Stage::kNone);
   context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
-  // What the engine compiled is known once it ends well; else it is part of the start.
+  // The engine's compile time is known once it ends well; otherwise it counts as part of the start.
   const sim::PhaseSeconds& seconds = result->seconds;
   record_.Add(Stage::kCompile, seconds.compile + seconds.compile_adjoint);
   record_.Add(Stage::kStart, -seconds.compile);

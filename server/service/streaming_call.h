@@ -27,7 +27,7 @@
 
 namespace simgrad::server::service {
 
-// What all calls share; outlives them.
+// The state that all calls share; outlives them.
 struct CallContext {
   metrics::ServerMetrics* metrics = nullptr;
   scheduling::Scheduler* scheduler = nullptr;
@@ -74,9 +74,9 @@ class StreamingCall final : public sim::Observer,
   void CountDropped(metrics::Dropped reason, int64_t parts);
 
   const conversion::ColumnNames& column_names() const { return column_names_; }
-  // What of a message may be payload: the rest is names and framing.
+  // The most payload of a message: the rest is names and framing.
   int64_t max_payload_bytes() const { return context_.max_message_bytes / 2; }
-  // What may wait for a slow reader before the work does.
+  // The most that may wait for a slow reader before the work does.
   int64_t max_queued_bytes() const { return kQueuedMessages * context_.max_message_bytes; }
   // How long a reader may leave one message untaken.
   std::chrono::nanoseconds slow_reader_timeout() const {
@@ -84,7 +84,7 @@ class StreamingCall final : public sim::Observer,
   }
   // Not OK: cancelled, expired, or cut off by a drain.
   absl::Status Ends() const { return cancellation_->Check(); }
-  // What a reader must take at least, once it keeps the work waiting.
+  // The least that a reader must take, once it keeps the work waiting.
   int64_t min_read_bytes_per_second() const { return context_.min_read_bytes_per_second; }
   // The reader keeps the work waiting: its worker does something else meanwhile.
   void PauseForReader();

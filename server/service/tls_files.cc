@@ -26,7 +26,7 @@ using Memory = std::unique_ptr<BIO, OpenSslDeleter>;
 using Certificate = std::unique_ptr<X509, OpenSslDeleter>;
 using Key = std::unique_ptr<EVP_PKEY, OpenSslDeleter>;
 
-// A key with a passphrase cannot be used by a server that nobody sits at.
+// A server has no one to type a passphrase, so a key that needs one is refused.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 Memory MemoryOf(const std::string& pem) {

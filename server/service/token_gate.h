@@ -1,4 +1,4 @@
-// Lets a call in whose metadata carries one of the bearer tokens of a file, and says whose it is.
+// Lets a call in whose metadata carries a bearer token of a file, and names the token's owner.
 //
 // The file has one token per line, and behind it what is to be known of its caller, each once:
 //   name=WORD  weight=NUMBER  requests=COUNT  instance_steps_per_second=NUMBER  memory_bytes=COUNT
@@ -31,7 +31,7 @@ struct TokenOwner {
   scheduling::CallerLimits limits;
 };
 
-// What one line of the file says; nullopt for a line that does not count.
+// The content of one line of the file; nullopt for a line that does not count.
 // Errors: INVALID_ARGUMENT with what would be right.
 struct TokenLine {
   std::string token;

@@ -135,7 +135,7 @@ absl::Status CheckWrt(const google::protobuf::RepeatedPtrField<v1::InputName>& w
   return absl::OkStatus();
 }
 
-// What the loops themselves allow is checked where the program is known.
+// The limits of each loop are checked where the program is known.
 absl::Status CheckLoops(const google::protobuf::RepeatedPtrField<v1::LoopDerivative>& loops) {
   for (int i = 0; i < loops.size(); ++i) {
     const std::string path = absl::StrCat("loops[", i, "]");
@@ -143,9 +143,10 @@ absl::Status CheckLoops(const google::protobuf::RepeatedPtrField<v1::LoopDerivat
       return InvalidField(path, "say truncated or implicit; a loop is unrolled without this");
     }
     const std::string& solver = loops[i].implicit().solver();
-    if (!solver.empty() && solver != "lu" && solver != "iteration") {
-      return InvalidField(path + ".implicit.solver",
-                          absl::StrCat("unknown solver '", solver, "'; one of lu, iteration"));
+    if (!solver.empty() && solver != "lu" && solver != "iteration" && solver != "gmres") {
+      return InvalidField(
+          path + ".implicit.solver",
+          absl::StrCat("unknown solver '", solver, "'; one of lu, iteration, gmres"));
     }
   }
   return absl::OkStatus();

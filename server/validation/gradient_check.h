@@ -23,13 +23,13 @@ absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSche
 absl::Status CheckDescribedAdjoint(const v1::DescribeProgramRequest& request,
                                    const ProgramSchema& schema);
 
-// Of one cotangent that is sent, as cotangents[0].
+// Checks one cotangent that is sent, as cotangents[0].
 absl::Status CheckNotEmpty(const v1::Cotangent& cotangent);
 
 // The same status, about cotangents[index] where it is about cotangents[0].
 absl::Status OfCotangent(int index, const absl::Status& status);
 
-// What a rollout is kept for, against the program.
+// Checks what a rollout is kept for against the program.
 absl::Status CheckKeep(const v1::KeepOptions& keep, const ProgramSchema& schema);
 
 }  // namespace simgrad::server::validation

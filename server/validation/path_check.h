@@ -16,7 +16,7 @@ namespace simgrad::server::validation {
 absl::Status CheckPathUse(v1::PathUse use, const std::string& field);
 absl::Status CheckPath(const v1::PathOptions& path, const std::string& field);
 
-// What a path of the program that runs is; a run without a path needs no check.
+// The shape of a path of the program that runs; a run without a path needs no check.
 struct PathShape {
   std::string structure;
   int64_t instances = 0;

@@ -1,4 +1,4 @@
-// What a request is checked against: the fields that a program declares.
+// The schema that a request is checked against: the fields that a program declares.
 //
 // Plain data, made from a program by server/conversion/schema.h; so the checks here know messages
 // only.

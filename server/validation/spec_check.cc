@@ -47,11 +47,13 @@ absl::Status CheckSettings(const Overrides& overrides, const std::string& field)
   for (int i = 0; i < overrides.size(); ++i) {
     const v1::RoleSetting& setting = overrides[i].setting();
     if (!setting.format().empty() || !setting.overflow().empty() || !setting.order().empty() ||
-        !setting.accumulator().empty() || !setting.rounding().empty()) {
+        !setting.accumulator().empty() || !setting.rounding().empty() ||
+        !setting.products().empty() || !setting.scale().empty()) {
       continue;
     }
-    return InvalidField(absl::StrCat(field, "[", i, "].setting"),
-                        "sets nothing; set format, overflow, order, accumulator or rounding");
+    return InvalidField(
+        absl::StrCat(field, "[", i, "].setting"),
+        "sets nothing; set format, overflow, order, accumulator, rounding, products or scale");
   }
   return absl::OkStatus();
 }
@@ -84,7 +86,12 @@ absl::Status CheckIds(const v1::RolloutSpec& spec, const RequestLimits& limits,
 
 absl::Status CheckWorld(const v1::World& world, const std::string& field) {
   if (world.source_case() == v1::World::SOURCE_NOT_SET) {
-    return InvalidField(field, "names no world; set `name` to a built-in one or `program`");
+    return InvalidField(
+        field, "names no world; set `name` to a built-in one, or `program` or `program_ref`");
+  }
+  if (world.source_case() == v1::World::kProgramRef) {
+    return NotSupported(field + ".program_ref",
+                        "no uploaded content is taken here; send it inline");
   }
   if (world.has_program() && world.config_size() > 0) {
     return InvalidField(

@@ -15,7 +15,7 @@ namespace simgrad::server::validation {
 absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
                        const std::string& field);
 
-// What of the spec a rollout has no use for.
+// Refuses fields of the spec that a rollout has no use for.
 absl::Status CheckRolloutMessage(const v1::RolloutRequest& request);
 
 // A world names what runs; a built-in one may carry configuration.

@@ -41,7 +41,8 @@ std::string ShapeText(const google::protobuf::RepeatedField<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-absl::Status CheckTensor(const v1::Tensor& tensor, const std::string& field) {
+absl::Status CheckTensor(const v1::Tensor& tensor, const std::string& field,
+                         const std::string& content) {
   const int64_t bytes_each = DTypeBytes(tensor.dtype());
   if (bytes_each == 0) {
     return InvalidField(field + ".dtype",
@@ -50,7 +51,7 @@ absl::Status CheckTensor(const v1::Tensor& tensor, const std::string& field) {
                                      "F32, BF16, F16, E4M3, E5M2, I32, I64, BOOL, U32, U8"));
   }
   if (tensor.content_case() == v1::Tensor::kRef) {
-    return NotSupported(field + ".ref", "this server keeps no uploaded tensors; send it inline");
+    return NotSupported(field + ".ref", "no uploaded content is taken here; send it inline");
   }
   int64_t bytes = bytes_each;
   bool empty = false;
@@ -70,16 +71,16 @@ absl::Status CheckTensor(const v1::Tensor& tensor, const std::string& field) {
     }
   }
   if (empty) bytes = 0;
-  const std::string& content = tensor.inline_();
-  if (static_cast<int64_t>(content.size()) != bytes) {
-    return InvalidField(field + ".inline",
-                        absl::StrCat(content.size(), " bytes, but ", DTypeLabel(tensor.dtype()),
-                                     " ", ShapeText(tensor.shape()), " takes ", bytes));
+  const std::string& data = tensor.inline_();
+  if (static_cast<int64_t>(data.size()) != bytes) {
+    return InvalidField(absl::StrCat(field, ".", content),
+                        absl::StrCat(data.size(), " bytes, but ", DTypeLabel(tensor.dtype()), " ",
+                                     ShapeText(tensor.shape()), " takes ", bytes));
   }
   if (tensor.dtype() == v1::DTYPE_BOOL) {
-    for (size_t i = 0; i < content.size(); ++i) {
-      if (content[i] != 0 && content[i] != 1) {
-        return InvalidField(field + ".inline",
+    for (size_t i = 0; i < data.size(); ++i) {
+      if (data[i] != 0 && data[i] != 1) {
+        return InvalidField(absl::StrCat(field, ".", content),
                             absl::StrCat("byte ", i, " of a bool tensor is neither 0 nor 1"));
       }
     }

@@ -27,7 +27,7 @@ using WireType = WireFormatLite::WireType;
 
 // The parser's own limit; what is deeper it refuses.
 constexpr int kMostDepth = 100;
-// Of an allocation, and of an entry in a list or a map.
+// The bytes of an allocation, and of an entry in a list or a map.
 constexpr int64_t kAllocationBytes = 16;
 constexpr int64_t kStringBytes = 32 + kAllocationBytes;
 constexpr int64_t kMapEntryBytes = 64;

@@ -19,13 +19,13 @@
 
 namespace simgrad::server::validation {
 
-// What a message may take in memory beyond its bytes. An empty operation is two bytes and becomes a
+// The most memory of a message beyond its bytes. An empty operation is two bytes and becomes a
 // third of a KiB; programs, tensors and ids at their limits stay below half of this.
 inline constexpr int64_t kMostGrowthBytes = int64_t{64} << 20;
 
 struct WireFacts;
 
-// Of a message type and those inside it; kept for the life of the process.
+// The facts of a message type and those inside it; kept for the life of the process.
 const WireFacts* WireFactsOf(const google::protobuf::Descriptor* type);
 
 absl::Status CheckWire(const WireFacts& facts, google::protobuf::io::ZeroCopyInputStream& bytes);

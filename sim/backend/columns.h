@@ -1,4 +1,4 @@
-// What one step leaves of all instances, as columns that threads and machine code fill in place.
+// The record of one step over all instances, as columns that threads and machine code fill.
 //
 // Compiles under NVRTC, nvcc and the host compiler. step_columns.h turns them into the data of
 // sim/diagnostics.
@@ -54,6 +54,11 @@ struct BackwardColumn {
   unsigned long long largest;  // bits of a finite magnitude
   uint32_t nonfinite;          // a request holds no 2^32 cotangents of a step
   uint32_t exponents[kExponentBucketCount];
+};
+
+// AdditionCounts of one site.
+struct AdditionColumn {
+  unsigned long long additions, absorbed;
 };
 
 struct RangeColumn {

@@ -1,4 +1,4 @@
-// What an executor tells of its compilations, and where the memory of its code comes from.
+// Tells of an executor's compilations, and gives memory for its code.
 //
 // Threads: any. Nothing here may call the executor back, but Relieve of HostExecutor.
 #pragma once
@@ -26,7 +26,7 @@ class CompileWatch {
   virtual void Compiled(CompileQuality quality, double seconds) = 0;
 };
 
-// Has memory for everything and tells nobody.
+// Has memory for everything and reports nothing.
 class NoCompileWatch final : public CompileWatch {
  public:
   HeldMemory ForCompile(int64_t) override { return std::make_shared<char>(); }

@@ -1,6 +1,7 @@
 #include "sim/backend/empty_chunk.h"
 
 #include "sim/backend/value_tensors.h"
+#include "sim/program/additions.h"
 
 namespace simgrad::sim {
 
@@ -12,6 +13,9 @@ ForwardChunk EmptyChunk(const Batch& batch, const RunOptions& options, int32_t s
   if (options.recording != Recording::kNone) {
     chunk.diagnostics =
         StepDiagnostics::For(sites, RealStates(p), first, count, batch.steps, stride);
+    for (const AdditionSite& site : AdditionsOf(*batch.program).sites) {
+      chunk.diagnostics.additions.push_back({.role = site.role});
+    }
   }
   if (options.recording == Recording::kInstances) {
     const size_t cells = static_cast<size_t>(count * batch.instances);

@@ -1,4 +1,4 @@
-// What a backend provides: it runs the steps of one batch, forward and in reverse.
+// The interface of a backend: it runs the steps of one batch, forward and in reverse.
 //
 // The engine (sim/engine.h) decides on chunks, checkpoints and cancellation, and reduces over
 // instances. An executor advances every instance of the batch through a range of steps. All
@@ -44,7 +44,7 @@ struct Batch {
   Cotangents cotangents;
 };
 
-// What is recorded. `kNone` exists for measurement only: the service always records.
+// The detail of records. `kNone` exists for measurement only: the service always records.
 enum class Recording : uint8_t {
   kNone,  // results only: no diagnostics at all, paths and ok stay empty
   // Results, counts and histograms, as in a summary. The values of smallest margins, event NaN
@@ -103,7 +103,7 @@ struct MemoryNeed {
   int64_t tape_at_caps = 0;
 };
 
-// What a forward run counted, which its reversal needs beside the saved states. Executors read
+// The counts of a forward run, which its reversal needs beside the saved states. Executors read
 // their own. Threads: immutable.
 class ForwardCounts {
  public:

@@ -18,7 +18,7 @@ struct HostOptions {
   std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();
 };
 
-// What is kept for later runs; zeros where nothing is compiled.
+// The code that is kept for later runs; zeros if nothing is compiled.
 struct HeldCode {
   int64_t kernels = 0;
   int64_t kernel_bytes = 0;

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the file's layout: this line, the digest of the image, a line feed, the image.
+// The layout of a file: this line, the digest of the image, a line feed, the image.
 constexpr std::string_view kMagic = "simgrad kernel 1\n";
 
 std::string Digest(std::string_view text) {

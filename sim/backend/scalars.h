@@ -17,6 +17,8 @@
 #include "precision/next_after.h"
 #include "precision/norm.h"
 #include "precision/philox.h"
+#include "precision/quantize.h"
+#include "precision/tf32.h"
 #include "precision/ulp.h"
 #include "sim/backend/cuda/device/buckets.h"
 #include "sim/backend/cuda/device/integers.h"
@@ -39,7 +41,7 @@ using precision::Lane;
 #define LONG_FUNCTION inline
 #endif
 
-// What rounds to the result in format F: precision/elementary.h for f64, else
+// The functions that round to the result in format F: precision/elementary.h for f64, else
 // precision/narrow_elementary.h.
 #define OF_FORMAT(Name)                  \
   template <Format F>                    \
@@ -256,6 +258,15 @@ CASTS(kF16, f16)
 CASTS(kE4m3, e4m3)
 CASTS(kE5m2, e5m2)
 
+// What matmul reads as tf32.
+#define TF32(Rounding, rounding)                                         \
+  SCALAR float round_f32_tf32##rounding(float x) {                       \
+    return precision::RoundToTf32<precision::CastRounding::Rounding>(x); \
+  }
+TF32(kNearestEven, )
+TF32(kNearestAway, _nearest_away)
+TF32(kTowardZero, _toward_zero)
+
 // The exact sum of x[0], x[stride], ..., rounded once. Called lane by lane.
 #define EXACT_SUM(T, t, F, s)                                                                  \
   SCALAR Lane<Format::F>::Carrier exact_sum_##t##_##s(const T* x, int64_t stride, int64_t n) { \
@@ -304,6 +315,12 @@ IS_FINITE(kE4m3, e4m3)
 IS_FINITE(kE5m2, e5m2)
 SCALAR double widen_f32(float x) { return static_cast<double>(x); }
 SCALAR float narrow_f64(double x) { return static_cast<float>(x); }
+SCALAR double quantized_e4m3(double x, double amax) {
+  return precision::Quantized<Format::kE4m3>(x, amax);
+}
+SCALAR double quantized_e5m2(double x, double amax) {
+  return precision::Quantized<Format::kE5m2>(x, amax);
+}
 
 // ---- integers ----
 
@@ -339,7 +356,7 @@ SCALAR float narrow_f64(double x) { return static_cast<float>(x); }
   SCALAR uint32_t not_##s(uint32_t a) { return U::Not(a); }                               \
   WHOLE(uint32_t, s)
 
-// Of every integer.
+// The functions of every integer type.
 #define WHOLE(T, s)                                                           \
   SCALAR bool leads_max_##s(T best, T x) { return x > best; }                 \
   SCALAR bool leads_min_##s(T best, T x) { return x < best; }                 \
@@ -433,7 +450,7 @@ UNITS(kBf16, bf16)
 UNITS(kF16, f16)
 UNITS(kE4m3, e4m3)
 UNITS(kE5m2, e5m2)
-// Of two deciding tests: whether the first lies nearer to its threshold (decision_margin.h).
+// Whether the first of two deciding tests lies nearer to its threshold (decision_margin.h).
 SCALAR bool decides_first(double ulps, double unit, double other_ulps, double other_unit) {
   return (unit != 0.0) & ((other_unit == 0.0) | (ulps <= other_ulps));
 }
@@ -482,7 +499,7 @@ static_assert(precision::DecisionHash(1, 2, 3, 4, 5) ==
                   5));
 
 #if !defined(__CUDACC__) && !defined(__CUDA_HOST_SHIM__)
-// Where rare_f is false, f is usual_f, which is straight code.
+// If rare_f is false, f is usual_f, which is straight code.
 #define TRIGONOMETRIC(F, s)                                             \
   UNARY(usual_sin, F, s, L::Round(precision::narrow::SinOfModerate(a))) \
   UNARY(usual_cos, F, s, L::Round(precision::narrow::CosOfModerate(a))) \

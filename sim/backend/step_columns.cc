@@ -114,4 +114,11 @@ RangeCounts CountsOf(const RangeColumn& column) {
   return counts;
 }
 
+void MergeAdditions(std::span<const AdditionColumn> columns, std::vector<AdditionCounts>& to) {
+  for (size_t site = 0; site < columns.size(); ++site) {
+    to[site].additions += columns[site].additions;
+    to[site].absorbed += columns[site].absorbed;
+  }
+}
+
 }  // namespace simgrad::sim

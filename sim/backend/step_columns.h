@@ -18,5 +18,7 @@ EventStep EventOf(const EventColumn& column, std::span<const uint64_t> sorted_id
 StateRange RangeOf(const StateColumn& column);
 BackwardStep BackwardOf(const BackwardColumn& column);
 RangeCounts CountsOf(const RangeColumn& column);
+// Adds the columns of the sites.
+void MergeAdditions(std::span<const AdditionColumn> columns, std::vector<AdditionCounts>& to);
 
 }  // namespace simgrad::sim

@@ -47,6 +47,17 @@ void AppendColumns(std::vector<std::vector<T>>& to, const std::vector<std::vecto
   }
 }
 
+void AddCounts(std::vector<AdditionCounts>& to, const std::vector<AdditionCounts>& from) {
+  if (to.empty()) {
+    to = from;
+    return;
+  }
+  for (size_t site = 0; site < from.size(); ++site) {
+    to[site].additions += from[site].additions;
+    to[site].absorbed += from[site].absorbed;
+  }
+}
+
 }  // namespace
 
 std::string_view StopReasonName(StopReason reason) {
@@ -177,6 +188,12 @@ void RangeCounts::NoteCast(precision::Role role, precision::Format to, double x,
   if (!std::isfinite(precision::RoundTo(to, x))) ++overflows[k];
 }
 
+void AdditionCounts::Note(double x, double y, double stored) {
+  if (!precision::IsFinite(x) || !precision::IsFinite(y) || x == 0.0 || y == 0.0) return;
+  ++additions;
+  if (stored == x || stored == y) ++absorbed;
+}
+
 void RangeCounts::Merge(const RangeCounts& other) {
   AddEach(underflows, other.underflows);
   AddEach(overflows, other.overflows);
@@ -210,6 +227,7 @@ void StepDiagnostics::Merge(const StepDiagnostics& part) {
   MergeColumns(events, part.events);
   MergeColumns(states, part.states);
   ranges.Merge(part.ranges);
+  AddCounts(additions, part.additions);
 }
 
 void StepDiagnostics::Append(const StepDiagnostics& next) {
@@ -219,6 +237,7 @@ void StepDiagnostics::Append(const StepDiagnostics& next) {
   AppendColumns(events, next.events);
   AppendColumns(states, next.states);
   ranges.Merge(next.ranges);
+  AddCounts(additions, next.additions);
 }
 
 }  // namespace simgrad::sim

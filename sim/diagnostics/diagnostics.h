@@ -125,6 +125,17 @@ struct RangeCounts {
   bool operator==(const RangeCounts&) const = default;
 };
 
+// Additions of one site (sim/program/additions.h) at the sampled steps: those of finite operands that
+// are not zero, and those of them that were absorbed.
+struct AdditionCounts {
+  precision::Role role = precision::Role::kDynamics;
+  uint64_t additions = 0;
+  uint64_t absorbed = 0;
+  // x + y became `stored`, in the format of the state.
+  void Note(double x, double y, double stored);
+  bool operator==(const AdditionCounts&) const = default;
+};
+
 // Steps [first_step, first_step + steps). Outer index of every column: site or state; inner: step.
 struct StepDiagnostics {
   int64_t first_step = 0;
@@ -137,6 +148,7 @@ struct StepDiagnostics {
   std::vector<int64_t> sampled_steps;
   std::vector<std::vector<StateRange>> states;
   RangeCounts ranges;
+  std::vector<AdditionCounts> additions;  // by site
   static StepDiagnostics For(const std::vector<Site>& sites, size_t real_states, int64_t first_step,
                              int64_t steps, int64_t total_steps, int32_t stride);
   void Merge(const StepDiagnostics& part);   // same steps, other instances

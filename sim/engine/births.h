@@ -1,4 +1,4 @@
-// Which non-finite instances get a birth certificate, and from which state each is replayed.
+// Chooses the non-finite instances that get a birth certificate, and the state to replay each from.
 //
 // While the run goes forward, the first non-finite instances in row order keep their states from
 // the start of the chunk in which they became non-finite. A certificate then costs the replay of
@@ -25,7 +25,7 @@ class Births {
   void BeforeChunk(int64_t first_step);
   void AfterChunk();
 
-  // What AfterChunk kept, by row; and taken over from another run of the same forward pass.
+  // The states that AfterChunk kept, by row; TakeStarts takes those of a run of the same pass.
   const std::map<size_t, ReplayStart>& starts() const { return starts_; }
   void TakeStarts(std::map<size_t, ReplayStart> starts) { starts_ = std::move(starts); }
 

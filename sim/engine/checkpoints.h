@@ -51,8 +51,8 @@ class Checkpoints {
 
   size_t count() const { return saved_.size(); }
 
-  // Of a run that is kept: the states saved, ascending; and taken over from such a run, whose
-  // memory is not this budget's.
+  // The saved states of a run that is kept, ascending. Adopt takes over those of such a run, whose
+  // memory is not part of this budget.
   std::vector<SavedState> Saved() const;
   void Adopt(const std::vector<SavedState>& saved);
 

@@ -10,7 +10,7 @@
 namespace simgrad::sim {
 namespace {
 
-// Of one number, in element-operations.
+// The work of one number, in element-operations.
 constexpr int64_t kNumberWork = 16;
 
 template <class Visit>

@@ -133,7 +133,7 @@ double AnswerBytes(const Work& work) {
                      static_cast<double>(sizeof(BackwardStep));
 }
 
-// What a run that is kept holds beside its checkpoints.
+// The bytes that a kept run holds beside its checkpoints.
 double KeptInputBytes(const Work& work) { return BindingBytes(work.batch) + AnswerBytes(work); }
 
 // The state before a chunk and the one after it, where an instance is born non-finite; and the

@@ -17,7 +17,7 @@ struct Fixed {
   bool value = false;
 };
 
-// Where values flow to, and which sites are in their way: the edges of one graph over all values.
+// One graph over all values: its edges say where a value flows and which sites stand in its way.
 class Flow {
  public:
   Flow(const Program& program, const Decided& decided, PassBudget& budget)
@@ -169,7 +169,7 @@ class Flow {
     }
   }
 
-  // What a body that never ran reads, beyond handing it on.
+  // Stops at `site` every value that the operations of a body that never ran read.
   void StopAt(const Region& body, const std::string& site) {
     for (const Op& op : body.ops) {
       budget_.Visit();

@@ -15,7 +15,7 @@
 
 namespace simgrad::sim {
 
-// What the sites of a run decided, over all its steps and instances.
+// The decisions of a run's sites, over all its steps and instances.
 struct Decided {
   struct Event {
     uint64_t checks = 0, count = 0;
@@ -25,7 +25,7 @@ struct Decided {
   std::unordered_map<std::string, Event> events;
   // `sites` in text order, as the diagnostics have them.
   void Add(const std::vector<Site>& sites, const StepDiagnostics& diagnostics);
-  // Of the loops whose derivative is implicit, those that have runs at their caps, in the order of
+  // Returns the loops that have an implicit derivative and runs at their caps, in the order of
   // `loops`.
   std::vector<Unconverged> UnconvergedOf(const std::vector<LoopChoice>& loops) const;
 };

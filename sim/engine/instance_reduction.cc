@@ -10,7 +10,7 @@
 namespace simgrad::sim {
 namespace {
 
-// Of one number, in element-operations.
+// The work of one number, in element-operations.
 constexpr int64_t kNumberWork = 4;
 constexpr uint64_t kLastId = ~uint64_t{0};
 

@@ -17,7 +17,7 @@
 
 namespace simgrad::sim {
 
-// Which instances count, and how much; rows in ascending order of their ids.
+// The instances that count, and their weights; rows in ascending order of their ids.
 struct InstanceWeights {
   std::vector<size_t> rows;      // of those that count
   std::vector<uint64_t> ids;     // theirs, ascending

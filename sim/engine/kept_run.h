@@ -1,4 +1,4 @@
-// What a forward pass leaves behind so that it can be reversed later, many times
+// A forward pass that is kept, so that it can be reversed later, many times
 // (Engine::Reverse).
 //
 // Threads: immutable; any number of reversals may read it at once.
@@ -31,7 +31,7 @@ struct KeptRun {
   std::shared_ptr<const void> end;  // after Finish
   Decided decided;
   std::map<size_t, ReplayStart> births;  // Births::starts
-  // What the forward pass found: health, halts, values, signatures, first events. Without final
+  // The results of the forward pass: health, halts, values, signatures, first events; without final
   // states.
   WorkResult forward;
   int64_t chunk_steps = 1;  // as the forward pass came to choose them
@@ -42,7 +42,8 @@ struct KeptRun {
 int64_t KeptBytes(const KeptRun& kept, int64_t saved_bytes);
 
 // Work that begins where `kept` ended. The caller adds the gradient and the cotangents, and the
-// program where the adjoint is another one; the inputs stay. Cost: copies the inputs.
+// program where the adjoint is another one, with as many bindings as that has inputs (an adjoint
+// may add some, behind the others, for which nothing is sent). Cost: copies the inputs.
 Work WorkOf(const KeptRun& kept);
 
 // Whether the forward parts of two programs have the same text, so that they compute the same

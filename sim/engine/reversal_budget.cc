@@ -36,7 +36,8 @@ ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed
     budget.held = budget.most;
     return budget;
   }
-  // Where no one can be asked for more, the caps are what is sure. Else: what most loops take.
+  // Without `reserve` no more can be had later, so loops get what their caps need. With it they get
+  // what most loops take.
   constexpr int64_t kUsual = int64_t{16} << 20;
   int64_t tape = need->tape_at_caps;
   if (work.reserve) tape = std::min(tape, std::max(kUsual, 2 * need->tape_once));

@@ -19,7 +19,7 @@ class StopLatch {
       : stop_(std::move(stop)), stopped_(std::make_shared<std::atomic<bool>>(false)) {}
 
   bool stopped() const { return *stopped_; }
-  // What the run asks; empty where the caller's is. It may outlive the latch.
+  // The callback that the run asks; empty if the caller's is. It may outlive the latch.
   WorkMeter::StopCallback Callback() const {
     if (!stop_) return {};
     return [stop = stop_, stopped = stopped_] {

@@ -1,4 +1,4 @@
-// What stands in adjoint programs only; loop.h says what the reverse of a loop means.
+// Operations that stand only in adjoint programs; loop.h defines the reverse of a loop.
 #include "precision/arithmetic.h"
 #include "sim/op/types.h"
 
@@ -86,7 +86,8 @@ const OpInfo kMerge2 = Complete({
 
 const OpInfo kAccumulate = Complete({
     .name = "accumulate",
-    .doc = "Adds the value to the gradient of an input, where the mask holds.",
+    .doc = "Adds the value to the gradient of an input, where the mask holds; `max` keeps the "
+           "larger.",
     .op_class = OpClass::kAdjoint,
     .operands = "value, mask?",
     .attributes = {Attribute::kInput},

@@ -61,6 +61,15 @@ std::string OrderText(const Program& program, const Op& op, const Names&) {
   return HasFormat(program, op) ? " order=" + precision::TextOf(op.attributes.order) : "";
 }
 
+std::string InputsText(const Program&, const Op& op, const Names&) {
+  if (!op.attributes.rounding) return "";
+  return " inputs=tf32 " + std::string(precision::CastRoundingName(*op.attributes.rounding));
+}
+
+std::string ProductsText(const Program&, const Op& op, const Names&) {
+  return op.attributes.ordered ? " products=" + precision::TextOf(op.attributes.order) : "";
+}
+
 std::string AccumulatorText(const Program& program, const Op& op, const Names&) {
   if (!HasFormat(program, op)) return "";
   return " accumulator=" + std::string(precision::Traits(op.attributes.accumulator).name);
@@ -80,7 +89,8 @@ std::string LastText(const Program&, const Op& op, const Names&) {
 
 std::string IntoInput(const Program& program, const Op& op, const Names&) {
   const Input& input = program.inputs[static_cast<size_t>(op.attributes.input)];
-  return " into " + std::string(InputKindName(input.kind)) + "." + input.name;
+  const std::string into = " into " + std::string(InputKindName(input.kind)) + "." + input.name;
+  return op.attributes.combine == Combine::kMax ? into + " max" : into;
 }
 
 // " name", where it holds.
@@ -204,7 +214,13 @@ const std::array<AttributeInfo, kAttributeCount> kTable = {{
     {"error", &Attributes::error,
      [](const Program&, const Op& op,
         const Names&) { return Flag<&Attributes::error>("error", op); }},
+    {"format", &Attributes::format,
+     [](const Program&, const Op& op, const Names&) {
+       return " format=" + std::string(precision::FormatName(*op.attributes.format));
+     }},
     {"", {}, DrawText},
+    {"", {}, InputsText},
+    {"", {}, ProductsText},
     {"", {}, OrderText},
     {"", {}, AccumulatorText},
     {"", {}, TapedText},

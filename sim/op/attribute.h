@@ -44,9 +44,12 @@ enum class Attribute : uint8_t {
   kUpper,
   kTransposed,
   kUnit,
-  kError,  // `halt`
+  kError,   // `halt`
+  kTarget,  // the format of `fake_quantize`, which is not that of its result
   // Filled in by a pass, and in no message.
   kDraw,
+  kInputs,    // `matmul`: how it reads its operands
+  kProducts,  // `matmul`: how it adds them
   kOrder,
   kAccumulator,
   kTaped,
@@ -70,7 +73,7 @@ class AttributeSet {
   uint64_t bits_ = 0;
 };
 
-// Where an attribute stands.
+// The member of Attributes in which an attribute stands.
 using AttributeField =
     std::variant<std::monostate, std::vector<double> Attributes::*,
                  std::vector<int64_t> Attributes::*, std::string Attributes::*,
@@ -83,7 +86,7 @@ using AttributeField =
 struct AttributeInfo {
   std::string_view name;  // of the field of simgrad.v1.Op; empty: in no message
   AttributeField field;   // std::monostate: in no message
-  // What the text of `op` says of it, with a space in front. `used` names a value.
+  // Returns the attribute as the text of `op` has it, with a space in front. `used` names a value.
   using ValueNames = std::function<std::string(ValueId)>;
   std::string (*text)(const Program& program, const Op& op, const ValueNames& used);
 };

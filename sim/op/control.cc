@@ -1,5 +1,5 @@
-// Where control flow is decided: events and loops. The reference executor runs them among the
-// regions; loop.h says what loops mean.
+// Operations that decide control flow: events and loops. The reference executor runs them with the
+// regions; loop.h defines loops.
 #include <utility>
 #include <vector>
 

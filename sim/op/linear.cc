@@ -71,6 +71,37 @@ std::vector<double> SolutionMadeOf(const Program& program, const Op& op, const A
   return {op.attributes.unit ? 1.0 : smallest, b.AsDouble(element)};
 }
 
+int64_t LengthOfLine(const Op& op, const Shape& shape) {
+  int64_t length = 1;
+  for (size_t axis = 0; axis < shape.size(); ++axis)
+    length *= IsReduced(op, axis) ? shape[axis] : 1;
+  return length;
+}
+
+void EachOfLine(Lowering& l, const Shape& shape, const Places& outer, bool parallel,
+                const std::function<void(const Places& at, const Place& number)>& body) {
+  Shape reduced;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (IsReduced(l.op(), axis)) reduced.push_back(shape[axis]);
+  }
+  const std::vector<int64_t> strides = StridesOf(reduced);
+  Places at(shape.size());
+  // k axes that are left and r that go lie in front of `axis`.
+  const std::function<void(size_t, size_t, size_t, const Place&)> nest =
+      [&](size_t axis, size_t k, size_t r, const Place& number) {
+        if (axis == shape.size()) return body(at, number);
+        if (!IsReduced(l.op(), axis)) {
+          at[axis] = outer[k];
+          return nest(axis + 1, k + 1, r, number);
+        }
+        l.Each(shape[axis], parallel, [&](Number counter) {
+          at[axis] = Place::Of(counter);
+          nest(axis + 1, k, r + 1, number + Place::Of(counter, strides[r]));
+        });
+      };
+  nest(0, 0, 0, {});
+}
+
 LoweredChain::LoweredChain(Lowering& l, Format from)
     : l_(l),
       from_(from),
@@ -81,6 +112,11 @@ LoweredChain::LoweredChain(Lowering& l, Format from)
 
 void LoweredChain::Subtract(Number a, Number b) {
   Link(l_.Call("neg_" + name_, carrier_, {Bring(a)}), Bring(b));
+}
+
+Number LoweredChain::Product(Number a, Number b) {
+  const Number x = Bring(a);
+  return l_.Call("mul_" + name_, carrier_, {x, Bring(b)});
 }
 
 Number LoweredChain::Total() {

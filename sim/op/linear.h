@@ -88,6 +88,8 @@ class LoweredChain {
   void StartAtZero() { l_.Store(sum_, l_.Integer(carrier_, 0)); }
   void Add(Number a, Number b) { Link(Bring(a), Bring(b)); }
   void Subtract(Number a, Number b);
+  Number Product(Number a, Number b);  // rounded to the accumulator
+  Carrier carrier() const { return carrier_; }
   Number Total();  // in the format of the result
 
  private:
@@ -105,6 +107,11 @@ class LoweredChain {
 
 inline Format FormatOf(const Lowering& l) { return *l.ResultValue().format; }
 Memory AsMatrices(Lowering& l, const Memory& memory);
+// The elements of a shape along `axes`, which the operation has: their places, and their number on that line.
+// `outer`: by axis that is left. `parallel` as in Each.
+void EachOfLine(Lowering& l, const Shape& shape, const Places& outer, bool parallel,
+                const std::function<void(const Places& at, const Place& number)>& body);
+int64_t LengthOfLine(const Op& op, const Shape& shape);
 Number Minus(Lowering& l, int64_t n, Number counter);  // n - counter
 // As Substitute, one system: `t` gives an entry of the triangle, `x` the place of a number.
 void LowerSubstitution(Lowering& l, bool lower, bool unit, int64_t n,
@@ -115,7 +122,7 @@ void LowerSubstitution(Lowering& l, bool lower, bool unit, int64_t n,
 
 // The whole cotangent is present where any of it is.
 Mask Joined(VjpRule& r, const Shape& shape);
-// Where the row of an element compares with its column, in every matrix.
+// A mask of the elements whose row compares so with their column, in every matrix.
 ValueId Where(VjpRule& r, const Shape& shape, OpCode comparison);
 
 // One operation under a mask, of matrices [..., rows, columns].

@@ -90,7 +90,7 @@ class Lowering {
                          int64_t number) = 0;  // part of the structure; a real one too
   virtual Number Real(double number, const Value& like) = 0;  // stands in a table
 
-  // Of the loops around, flattened: the iteration, and the element of mapped axes; i64.
+  // The flattened iteration of the loops around, and the flattened element of mapped axes; i64.
   virtual Number Iteration() = 0;
   virtual Number MappedElement() = 0;
 
@@ -101,8 +101,9 @@ class Lowering {
   // Side by side, over every element of a shape.
   void EachOf(const Shape& shape, const std::function<void(const Places&)>& body);
 
-  // The sum of a line in the order and accumulator of the operation, in the result's format.
-  virtual Number Sum(const Memory& line) = 0;
+  // The sum of a line, numbers of format `of`, in the order and accumulator of the operation and the
+  // result's format.
+  virtual Number Sum(const Memory& line, Format of) = 0;
 
   // One rule computes for another: the first rule of an operand in a region keeps a memory under a
   // name, and later rules of that operand in that region recall it.

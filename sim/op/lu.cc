@@ -306,10 +306,12 @@ ValueId Part(Under& u, ValueId matrix, const Shape& whole, int64_t row, int64_t 
   return u.Do(std::move(op), shape);
 }
 
-// Of a square matrix the cotangent of the permuted one is L^-T (low(L^T gl) + up(gu U^T)) U^-T, where gl is what g has
-// below the diagonal, gu the rest, low takes what is below it and up the rest; its rows go back to where they came from.
-// Columns behind the square have U2 = L^-1 A2: their cotangent is L^-T gu2, and low loses gu2 U2^T. Rows below it have
-// L2 = A2 U^-1: theirs is gl2 U^-T, and up loses L2^T gl2.
+// Maths: gl is the part of g below the diagonal, gu the rest; low and up take the same parts of a
+// matrix. For a square matrix the cotangent of the permuted matrix is
+// L^-T (low(L^T gl) + up(gu U^T)) U^-T; the permutation then takes its rows back.
+// Columns right of the square are U2 = L^-1 A2: their cotangent is L^-T gu2, and gu2 U2^T is
+// subtracted inside low. Rows below the square are L2 = A2 U^-1: their cotangent is gl2 U^-T, and
+// L2^T gl2 is subtracted inside up.
 void LuVjp(VjpRule& r) {
   if (!r.Wants(0)) return;
   const Shape whole = r.type().shape;
@@ -419,7 +421,7 @@ const OpInfo kLu = Complete({
 
 const OpInfo kLuPermutation = Complete({
     .name = "lu_permutation",
-    .doc = "Which row of a matrix [m, n] each row of its `lu` is: the pivot of a column is the "
+    .doc = "The row of a matrix [m, n] that each row of its `lu` is: the pivot of a column is the "
            "first largest magnitude, or the first NaN.",
     .op_class = OpClass::kLinear,
     .operands = "a",

@@ -90,7 +90,7 @@ enum class Birth : uint8_t {
   kConversion,
 };
 
-// Where an operand's cotangent is present, given that the result's is.
+// The presence of an operand's cotangent, given that the result's is present.
 enum class Passage : uint8_t {
   kNone,    // nowhere: no cotangent passes
   kSame,    // never, always or masked as the result's
@@ -105,7 +105,7 @@ enum class Derivative : uint8_t {
   kAdjoint,  // stands in adjoint programs only, which are not differentiated
 };
 
-// What comparisons of reals inside an operation decide; program/choices.h writes the test of each.
+// The decisions of reals inside an operation; program/choices.h writes the test of each.
 enum class Chooses : uint8_t {
   kNothing,
   kPlaces,   // along the one axis of `axes`: which elements lead
@@ -188,7 +188,7 @@ struct OpInfo {
   Rule<bool(const Carriage& carriage)> carries = {};  // where it depends; else `propagates`
   Rule<bool(std::span<const double> operands)> divides_by_zero = {};
 
-  // What a birth certificate shows as operands of an element of the result; else the operands there.
+  // The operands that a birth certificate shows for an element of the result; default: those at it.
   Rule<std::vector<double>(const Program& program, const Op& op, Arrays operands, size_t element)>
       made_of = {};
 

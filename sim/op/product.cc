@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "precision/norm.h"
 #include "precision/selection.h"
+#include "precision/tf32.h"
 #include "sim/op/linear.h"
 #include "sim/op/types.h"
 
@@ -22,21 +23,53 @@ Types MatmulTypes(const Program& program, const Op& op) {
   return std::vector<Type>{type};
 }
 
+// The operand of matmul as it is read; `rounded` holds it where it is rounded to tf32.
+const std::vector<double>& AsRead(const Evaluation& e, size_t operand,
+                                  std::vector<double>& rounded) {
+  const std::vector<double>& x = e.operands[operand]->real;
+  if (!e.op.attributes.rounding) return x;
+  for (const double number : x) {
+    e.meter.Add(kElementWork);
+    rounded.push_back(
+        precision::RoundToTf32(static_cast<float>(number), *e.op.attributes.rounding));
+  }
+  return rounded;
+}
+
+// The sum of n products x(k) y(k): a chain, or in the order of the operation.
+template <class X, class Y>
+double SumOfProducts(const Evaluation& e, LineSum& sums, int64_t n, const X& x, const Y& y) {
+  const Format accumulator = e.op.attributes.accumulator;
+  Chain chain(accumulator, 0.0);
+  std::vector<double> products;
+  for (int64_t k = 0; k < n; ++k) {
+    e.meter.Add(kElementWork);
+    if (e.op.attributes.ordered) {
+      products.push_back(precision::Mul(accumulator, precision::RoundTo(accumulator, x(k)),
+                                        precision::RoundTo(accumulator, y(k))));
+    } else {
+      chain.Add(x(k), y(k));
+    }
+  }
+  if (e.op.attributes.ordered) return sums.Of(products);
+  return precision::RoundTo(*e.result().format, chain.sum());
+}
+
 Array EvaluateMatmul(const Evaluation& e) {
   const Matrices a = MatricesOf(e, 0);
   const Matrices b = MatricesOf(e, 1);
   const Matrices c = MatricesOf(e.result().type.shape);
+  std::vector<double> rounded[2];
+  const std::vector<double>& left = AsRead(e, 0, rounded[0]);
+  const std::vector<double>& right = AsRead(e, 1, rounded[1]);
   Array result = ZerosOf(e.result().type);
+  LineSum sums(e);
   for (int64_t matrix = 0; matrix < c.count; ++matrix) {
     for (int64_t i = 0; i < c.rows; ++i) {
       for (int64_t j = 0; j < c.columns; ++j) {
-        Chain chain(e.op.attributes.accumulator, 0.0);
-        for (int64_t k = 0; k < a.columns; ++k) {
-          e.meter.Add(kElementWork);
-          chain.Add(e.operands[0]->real[At(a, matrix, i, k)],
-                    e.operands[1]->real[At(b, matrix, k, j)]);
-        }
-        result.real[At(c, matrix, i, j)] = precision::RoundTo(*e.result().format, chain.sum());
+        result.real[At(c, matrix, i, j)] = SumOfProducts(
+            e, sums, a.columns, [&](int64_t k) { return left[At(a, matrix, i, k)]; },
+            [&](int64_t k) { return right[At(b, matrix, k, j)]; });
       }
     }
   }
@@ -64,12 +97,36 @@ std::vector<double> ProductMadeOf(const Program& program, const Op& op, Arrays o
   return found;
 }
 
+// The operand of matmul as it is read.
+Memory AsRead(Lowering& l, const Memory& operand) {
+  const std::optional<CastRounding> rounding = l.attributes().rounding;
+  if (!rounding) return operand;
+  const bool is_nearest = rounding == CastRounding::kNearestEven;
+  const std::string function =
+      "round_f32_tf32" +
+      (is_nearest ? "" : "_" + std::string(precision::CastRoundingName(*rounding)));
+  const Memory rounded = l.Local(operand.carrier, operand.shape, "tf32");
+  l.EachOf(operand.shape, [&](const Places& at) {
+    l.Store(rounded, at, l.Call(function, operand.carrier, {l.Load(operand, at)}));
+  });
+  return rounded;
+}
+
 void LowerMatmul(Lowering& l) {
   const auto to = AsMatrices(l, l.Result());
-  const auto a = AsMatrices(l, l.Operand(0));
-  const auto b = AsMatrices(l, l.Operand(1));
+  const auto a = AsRead(l, AsMatrices(l, l.Operand(0)));
+  const auto b = AsRead(l, AsMatrices(l, l.Operand(1)));
   l.EachOf(to.shape, [&](const Places& at) {
     LoweredChain chain(l, FormatOf(l));
+    if (l.attributes().ordered) {
+      const Memory line = l.Local(chain.carrier(), {a.shape[2]}, "products");
+      l.Each(a.shape[2], false, [&](Number counter) {
+        const Place k = Place::Of(counter);
+        const Number x = l.Load(a, {at[0], at[1], k});
+        l.Store(line, {k}, chain.Product(x, l.Load(b, {at[0], k, at[2]})));
+      });
+      return l.Store(to, at, l.Sum(line, l.attributes().accumulator));
+    }
     chain.Begin();
     chain.StartAtZero();
     l.Each(a.shape[2], false, [&](Number counter) {
@@ -113,20 +170,8 @@ void MatmulVjp(VjpRule& r) {
 
 Types NormTypes(const Program& program, const Op& op) {
   if (absl::Status s = NeedsElement(program, op, 0, ElementType::kReal); !s.ok()) return s;
-  const Shape& shape = TypeOf(program, op, 0).shape;
-  const std::vector<int64_t>& axes = op.attributes.axes;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] >= static_cast<int64_t>(shape.size()) ||
-        (i > 0 && axes[i] <= axes[i - 1])) {
-      return FieldError("axes", absl::StrCat("axes must ascend within rank ", shape.size(),
-                                             ", are [", absl::StrJoin(axes, ","), "]"));
-    }
-  }
-  Shape kept;
-  for (size_t axis = 0; axis < shape.size(); ++axis) {
-    if (!IsReduced(op, axis)) kept.push_back(shape[axis]);
-  }
-  return std::vector<Type>{{ElementType::kReal, kept}};
+  if (absl::Status s = CheckAxes(program, op); !s.ok()) return s;
+  return std::vector<Type>{{ElementType::kReal, KeptShape(program, op)}};
 }
 
 Array EvaluateNorm(const Evaluation& e) {
@@ -164,32 +209,15 @@ void LowerNorm(Lowering& l) {
   const auto to = l.Result();
   const auto from = l.Operand(0);
   const Value& value = l.ResultValue();
-  Shape kept;
-  Shape reduced;
-  for (size_t axis = 0; axis < from.shape.size(); ++axis) {
-    (IsReduced(l.op(), axis) ? reduced : kept).push_back(from.shape[axis]);
-  }
-  const std::vector<int64_t> strides = StridesOf(reduced);
+  const int64_t length = LengthOfLine(l.op(), from.shape);
   const auto call = [&](const char* name, std::vector<Number> operands) {
     return l.Call(FunctionOn(name, value), to.carrier, std::move(operands));
   };
-  l.EachOf(kept, [&](const Places& outer) {
+  l.EachOf(KeptShape(l.program(), l.op()), [&](const Places& outer) {
     // Calls with each number of the line and its place there.
     const auto each = [&](const std::function<void(Number x, const Place& place)>& body) {
-      Places at(from.shape.size());
-      const std::function<void(size_t, size_t, size_t, Place)> nest =
-          [&](size_t axis, size_t k, size_t r, const Place& place) {
-            if (axis == from.shape.size()) return body(l.Load(from, at), place);
-            if (!IsReduced(l.op(), axis)) {
-              at[axis] = outer[k];
-              return nest(axis + 1, k + 1, r, place);
-            }
-            l.Each(from.shape[axis], false, [&](Number counter) {
-              at[axis] = Place::Of(counter);
-              nest(axis + 1, k, r + 1, place + Place::Of(counter, strides[r]));
-            });
-          };
-      nest(0, 0, 0, {});
+      EachOfLine(l, from.shape, outer, false,
+                 [&](const Places& at, const Place& place) { body(l.Load(from, at), place); });
     };
     const Memory largest = l.Local(to.carrier, {}, "largest");
     l.Store(largest, l.Integer(to.carrier, 0));
@@ -197,12 +225,12 @@ void LowerNorm(Lowering& l) {
       l.Store(largest, call("max", {l.Load(largest), call("abs", {x})}));
     });
     const Number scale = l.Load(largest);
-    const Memory line = l.Local(to.carrier, {ElementCount(reduced)}, "squares");
+    const Memory line = l.Local(to.carrier, {length}, "squares");
     each([&](Number x, const Place& place) {
       const Number scaled = call("scale_down", {x, scale});
       l.Store(line, {place}, call("mul", {scaled, scaled}));
     });
-    const Number root = call("sqrt", {l.Sum(line)});
+    const Number root = call("sqrt", {l.Sum(line, FormatOf(l))});
     const Number norm = call("scale_up", {root, scale});
     const Number zero = l.Integer(to.carrier, 0);
     const Number positive = l.Call(FunctionOn("gt", value), Carrier::kBool, {scale, zero});
@@ -246,10 +274,11 @@ bool HasElements(const Carriage& c) {
 const OpInfo kMatmul = Complete({
     .name = "matmul",
     .doc = "The product of matrices [..., m, k] and [..., k, n], with the same axes in front: "
-           "each number one chain of fma over k in the accumulator of the role.",
+           "each number one chain of fma over k in the accumulator of the role, or its products "
+           "in another order where the policy says so.",
     .op_class = OpClass::kLinear,
     .operands = "a, b",
-    .attributes = {Attribute::kAccumulator},
+    .attributes = {Attribute::kInputs, Attribute::kProducts, Attribute::kAccumulator},
     .types = MatmulTypes,
     .work =
         [](const Program& program, const Op& op) {

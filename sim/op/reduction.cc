@@ -75,19 +75,6 @@ namespace {
 
 // ---- Types ----
 
-absl::Status CheckAxes(const Program& program, const Op& op) {
-  const Type& type = TypeOf(program, op, 0);
-  const auto& axes = op.attributes.axes;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i] < 0 || axes[i] >= static_cast<int64_t>(type.shape.size()) ||
-        (i > 0 && axes[i] <= axes[i - 1])) {
-      return FieldError("axes", absl::StrCat("axes must ascend within rank ", type.shape.size(),
-                                             ", are [", absl::StrJoin(axes, ","), "]"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Reals or integers.
 absl::Status CheckNumbers(const Program& program, const Op& op) {
   if (absl::Status status = CheckAxes(program, op); !status.ok()) return status;
@@ -95,26 +82,17 @@ absl::Status CheckNumbers(const Program& program, const Op& op) {
   return type.element == ElementType::kBool ? NotDefinedOn(op, type) : absl::OkStatus();
 }
 
-Shape ReducedShape(const Program& program, const Op& op) {
-  Shape kept;
-  const Shape& shape = TypeOf(program, op, 0).shape;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (!IsReduced(op, i)) kept.push_back(shape[i]);
-  }
-  return kept;
-}
-
 Types BoolTypes(const Program& program, const Op& op) {
   if (absl::Status status = CheckAxes(program, op); !status.ok()) return status;
   if (absl::Status status = NeedsElement(program, op, 0, ElementType::kBool); !status.ok()) {
     return status;
   }
-  return std::vector<Type>{{ElementType::kBool, ReducedShape(program, op)}};
+  return std::vector<Type>{{ElementType::kBool, KeptShape(program, op)}};
 }
 
 Types NumberTypes(const Program& program, const Op& op) {
   if (absl::Status status = CheckNumbers(program, op); !status.ok()) return status;
-  return std::vector<Type>{{TypeOf(program, op, 0).element, ReducedShape(program, op)}};
+  return std::vector<Type>{{TypeOf(program, op, 0).element, KeptShape(program, op)}};
 }
 
 Types ExclusiveTypes(const Program& program, const Op& op) {
@@ -137,7 +115,7 @@ Types ExtremeTypes(const Program& program, const Op& op) {
     return FieldError("axes", NameOf(op) + " of no elements is not defined");
   }
   const ElementType element = TypeOf(program, op, 0).element;
-  return std::vector<Type>{{kIsIndex ? ElementType::kI32 : element, ReducedShape(program, op)}};
+  return std::vector<Type>{{kIsIndex ? ElementType::kI32 : element, KeptShape(program, op)}};
 }
 
 // ---- Evaluation ----
@@ -200,8 +178,8 @@ double ProductOf(const Evaluation& e, const std::vector<double>& x) {
   return product;
 }
 
-// Of the elements before each, or behind it: those of one line of the reduced axes in row-major
-// order.
+// For each element the product of those before it, or behind it, in its line of the reduced axes
+// in row-major order.
 Array ExclusiveProducts(const Evaluation& e) {
   const std::vector<double>& x = e.operands[0]->real;
   Array result = ZerosOf(e.result().type);

@@ -337,7 +337,7 @@ void LowerTake(Lowering& l) {
   });
 }
 
-// Where an element was taken several times its cotangents are added, ascending.
+// The cotangents of an element that was taken several times are added, ascending.
 void TakeVjp(VjpRule& r) {
   if (!r.Wants(0)) return;
   const Type type = r.OperandType(0);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sim/program/axes.h"
 
 namespace simgrad::sim {
 
@@ -76,6 +77,28 @@ absl::Status CheckFill(const Op& op, const Type& type) {
     return FieldError("fill", "is not an integer that fits");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckAxes(const Program& program, const Op& op) {
+  const Type& type = TypeOf(program, op, 0);
+  const auto& axes = op.attributes.axes;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] < 0 || axes[i] >= static_cast<int64_t>(type.shape.size()) ||
+        (i > 0 && axes[i] <= axes[i - 1])) {
+      return FieldError("axes", absl::StrCat("axes must ascend within rank ", type.shape.size(),
+                                             ", are [", absl::StrJoin(axes, ","), "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Shape KeptShape(const Program& program, const Op& op) {
+  const Shape& shape = TypeOf(program, op, 0).shape;
+  Shape kept;
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (!IsReduced(op, axis)) kept.push_back(shape[axis]);
+  }
+  return kept;
 }
 
 Types SameAsOperand(const Program& program, const Op& op) {

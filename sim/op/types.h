@@ -24,7 +24,7 @@ absl::Status NeedsElement(const Program& program, const Op& op, size_t operand,
 // The operand is not of the type of this operation.
 absl::Status NotDefinedOn(const Op& op, const Type& type);
 
-// Of i32, i64, u32, u8.
+// Whether a type is i32, i64, u32 or u8.
 bool IsInteger(ElementType type);
 bool IsUnsigned(ElementType type);
 int BitsOf(ElementType type);  // of an integer
@@ -33,6 +33,11 @@ bool Holds(ElementType type, double x);
 
 // `fill`, the number that stands where the operand has none.
 absl::Status CheckFill(const Op& op, const Type& type);
+
+// `axes` ascend within the rank of the first operand.
+absl::Status CheckAxes(const Program& program, const Op& op);
+// The shape of the first operand without `axes`.
+Shape KeptShape(const Program& program, const Op& op);
 
 Types SameAsOperand(const Program& program, const Op& op);
 // The type that the result has been given.

@@ -54,7 +54,7 @@ Types UpdateTypes(const Program& program, const Op& op) {
 
 // ---- Evaluation ----
 
-// Where a window of `small` in `large` begins, so that it lies inside.
+// The start of a window of `small` in `large`, clamped so that the window lies inside.
 std::vector<int64_t> StartsOf(const Array& starts, const Shape& large, const Shape& small) {
   std::vector<int64_t> at;
   for (size_t k = 0; k < large.size(); ++k) {
@@ -97,7 +97,7 @@ Array EvaluateUpdate(const Evaluation& e) {
 
 // ---- Lowering ----
 
-// Where each axis of a window begins.
+// Writes the start of each axis of a window.
 Places LowerStarts(Lowering& l, const Lowering::Memory& starts, const Shape& large,
                    const Shape& small) {
   Places at;

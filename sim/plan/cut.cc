@@ -128,7 +128,7 @@ class Cutter {
     return function_.statements[static_cast<size_t>(maker_[static_cast<size_t>(r)])];
   }
 
-  // What reads nothing that changes within a step.
+  // Whether a statement reads nothing that changes within a step, so that a piece may repeat it.
   bool IsMadeAgain(const Statement& s) const {
     switch (s.code) {
       case Code::kNumber:
@@ -152,6 +152,7 @@ class Cutter {
       case Code::kLook:
       case Code::kRange:
       case Code::kStored:
+      case Code::kAbsorbed:
       case Code::kCommit:
       case Code::kTest:
       case Code::kRun:

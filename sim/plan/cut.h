@@ -17,7 +17,7 @@ struct CutLimits {
   int64_t piece = 1000;  // a piece ends before it has more, where it can
 };
 
-// Of a placed plan; its locals get new places. Throws StopRequested.
+// Expects a placed plan; its locals get new places. Throws StopRequested.
 Plan CutLargeFunctions(Plan plan, const CutLimits& limits, WorkMeter& meter);
 inline Plan CutLargeFunctions(Plan plan, const CutLimits& limits = {}) {
   WorkMeter meter;

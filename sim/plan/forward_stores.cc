@@ -10,7 +10,7 @@
 namespace simgrad::sim::plan {
 namespace {
 
-// Of one buffer so many elements are known at a time.
+// The most elements of one buffer that are known at a time.
 constexpr size_t kKnownElements = 64;
 
 struct Known {
@@ -29,7 +29,7 @@ class Forwarder {
   void Run() { Block(function_.statements); }
 
  private:
-  // What was known of a buffer before a block changed it.
+  // The knowledge of each buffer before a block changed it.
   using Log = std::vector<std::pair<size_t, std::vector<Known>>>;
 
   std::vector<Known>& Change(size_t buffer) {

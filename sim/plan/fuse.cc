@@ -15,10 +15,10 @@ namespace {
 // A nest grows to at most so many statements; registers and compile time have bounds.
 constexpr int64_t kLargestNest = 400;
 
-// Of one statement, in element-operations (work_meter.h).
+// The work of one statement, in element-operations (work_meter.h).
 constexpr int64_t kFusingWork = 1024;
 
-// What moves as it is: no statement moves across others.
+// Whether no statement may move across this one.
 bool IsBarrier(Code code) {
   return code == Code::kRepeat || code == Code::kLeave || code == Code::kIf ||
          code == Code::kCommit || code == Code::kPush;
@@ -55,7 +55,7 @@ using Footprints = std::map<BufferId, Footprint>;
 // Frames are one buffer more, whose writes commute: each number of a frame is kept once.
 constexpr BufferId kTape = -2;
 
-// What one statement, with all that is in it, does.
+// The effects of one statement and of all statements inside it.
 struct Summary {
   Footprints footprints;
   std::vector<Register> reads;  // some defined inside

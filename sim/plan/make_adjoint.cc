@@ -125,7 +125,10 @@ void RegionMaker::Leaves(const Slot& slot) {
   EachElement(slot.cotangent.shape, {slot.cotangent, slot.mask},
               [&](const Read& read, const Place&) {
                 const Register cotangent = read(0);
-                Emit({.code = Code::kTake, .operands = {cotangent, read(1)}});
+                Emit({.code = Code::kTake,
+                      .operands = {cotangent, read(1)},
+                      .format = numerical_.policy[Role::kAdjoint].format,
+                      .role = Role::kAdjoint});
               });
 }
 
@@ -174,7 +177,9 @@ void RegionMaker::Accumulate(const Op& op) {
     Register x = read(0);
     const Register before = read(1);
     Register added;
-    if (is_same) {
+    if (op.attributes.combine == Combine::kMax) {
+      added = Call(Cat("max_", CarrierName(carrier)), carrier, {before, x});
+    } else if (is_same) {
       added = Call(Cat("add_", name), carrier, {before, x});
     } else {
       Register wide = before;
@@ -306,7 +311,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
        [&] { Reverse(last, 0, With(moving, c, {&outside}), moving); });
     Register runs = Call("lt_i32", Carrier::kBool, {turn, iterations});
     if (op.attributes.last > 0) {
-      // Of the last iterations alone.
+      // Only the last iterations are reversed.
       const Register count = Integer(Carrier::kI32, op.attributes.last);
       const Register first = Call("sub_i32", Carrier::kI32, {iterations, count});
       const Register is_among = Call("ge_i32", Carrier::kBool, {turn, first});

@@ -29,7 +29,7 @@ int32_t RegionMaker::SiteNumber(const std::string& name) const {
   return site->number;
 }
 
-// Of an event.
+// The name of the function that compares the operands of an event.
 std::string RegionMaker::ComparisonFunction(const Op& event) const {
   const Value& lhs = program_[event.operands[0]];
   const bool is_real = lhs.type.element == ElementType::kReal;

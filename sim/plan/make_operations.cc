@@ -86,11 +86,45 @@ void RegionMaker::Elementwise(const Op& op) {
   const bool compares = op_class == OpClass::kCompare || op_class == OpClass::kPredicate;
   const std::string function =
       Cat(InfoOf(op.code).name, "_", SuffixOf(compares ? program_[op.operands[0]] : result));
+  const Addition* const addition = additions_ == nullptr ? nullptr : additions_->Of(op.results[0]);
   Define(op, [&](const Read& read) {
     std::vector<Register> operands;
     for (size_t k = 0; k < op.operands.size(); ++k) operands.push_back(read(k));
-    return Call(function, CarrierOf(result), std::move(operands), result.name);
+    const Register given = Call(function, CarrierOf(result), operands, result.name);
+    if (addition != nullptr) Absorbed(op, *addition, std::move(operands), given);
+    return given;
   });
+  // A number that is the same for every element is added once and counted for each.
+  if (addition != nullptr && ViewOf(op.results[0]).all != kNoRegister) {
+    block_->back().number = ElementCount(result.type.shape);
+  }
+}
+
+void RegionMaker::Absorbed(const Op& op, const Addition& addition, std::vector<Register> operands,
+                           Register sum) {
+  const Value& result = program_[op.results[0]];
+  const Carrier carrier = CarrierOf(result);
+  const std::string_view suffix = SuffixOf(result);
+  if (op.code == kSub) operands[1] = Call(Cat("neg_", suffix), carrier, {operands[1]});
+  if (op.code == kFma) {
+    const Register product = Call(Cat("mul_", suffix), carrier, {operands[0], operands[1]});
+    operands = {product, operands[2]};
+  }
+  Carrier stored = carrier;
+  for (const Op* cast : addition.casts) {
+    const Value& to = program_[cast->results[0]];
+    sum = Call(RoundingFunction(*cast, stored, *to.format), CarrierOf(to), {sum});
+    stored = CarrierOf(to);
+  }
+  operands.push_back(sum);
+  if (stored != carrier) {
+    for (Register& r : operands) r = Wide(r);
+  }
+  Emit({.code = Code::kAbsorbed,
+        .operands = std::move(operands),
+        .number = 1,
+        .site = addition.site,
+        .role = op.role});
 }
 
 // a where its mask holds, plus b where that one does.
@@ -212,7 +246,7 @@ void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& t
     if (counts) count(read, before, after);
     return after;
   });
-  // What is the same for every element is rounded once and counted for each.
+  // A value that is equal for every element is rounded once and counted for each.
   if (counts && ViewOf(op.results[0]).all != kNoRegister) {
     block_->back().number = ElementCount(to.type.shape);
   }

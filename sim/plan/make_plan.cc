@@ -139,7 +139,10 @@ class PlanMaker {
   void MakeStep() {
     plan_.step.name = "step";
     RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.step, records_);
-    // What a replay of the step would put on a tape is counted.
+    const Additions additions = records_.ranges ? AdditionsOf(numerical_) : Additions();
+    for (const AdditionSite& site : additions.sites) plan_.additions.push_back(site.role);
+    maker.CountAdditions(&additions);
+    // The bytes that a replay of the step would put on a tape are counted.
     if (numerical_.adjoint) maker.UseTape(&tape_, false);
     maker.PushFrame(program_.step);
     const std::vector<View> states = BindStates(maker);
@@ -332,7 +335,7 @@ class PlanMaker {
       maker.Run(*terminal);
     }
     maker.UseTape(&tape_, false);
-    maker.SetRecords({.decides = false, .looks = records_.looks, .ranges = false});
+    maker.SetRecords({.decides = false, .looks = records_.looks, .ranges = records_.ranges});
     maker.SetPrimal(&primal);
     const Region& region = adjoint().terminal;
     const size_t n = states_.size();

@@ -1,4 +1,4 @@
-// What predicates of loops hang on: the rules of sim/program/decision_margin.h as statements.
+// Radii, on which predicates of loops depend: sim/program/decision_margin.h as statements.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -179,7 +179,7 @@ RegionMaker::Deciding RegionMaker::LeastOf(const Radius& radius, const Shape& sh
   return OneOf(least);
 }
 
-// Of `any` of all elements.
+// The radius of `any` over all elements.
 RegionMaker::Deciding RegionMaker::LargestOf(ValueId truths) {
   const View view = ContiguousOf(ViewOf(truths));
   const Radius& radius = radii_[Index_(truths)];
@@ -334,7 +334,7 @@ std::vector<Radius> RegionMaker::CarryRadii(std::span<const ValueId> ids) {
   return radii;
 }
 
-// Of what a for stacks: the least of all turns.
+// The radii of what a `for` stacks: each is the least of all turns.
 std::vector<Radius> RegionMaker::StackRadii(const Op& op) {
   std::vector<Radius> radii;
   for (size_t k = static_cast<size_t>(op.attributes.carried); k < op.results.size(); ++k) {
@@ -420,7 +420,7 @@ void RegionMaker::BindBodyRadii(const Op& op, const LoopRadii& radii) {
   BindRadii(args.subspan(c + radii.exports.size()), {mapped, radii.entering.end()});
 }
 
-// Of all runs of a loop per element; empty: none is asked for.
+// The radii over all runs of a loop per element; empty if none is asked for.
 std::vector<Radius> RegionMaker::JoinedRadii(const Op& op) {
   std::vector<Radius> joined;
   const bool asked =
@@ -432,7 +432,7 @@ std::vector<Radius> RegionMaker::JoinedRadii(const Op& op) {
   return joined;
 }
 
-// What a run gives has the least of its tests too.
+// The radius of a run's results is at most that of its tests.
 void RegionMaker::GiveRadii(const Op& op, const LoopRadii& radii,
                             const std::vector<Radius>& joined) {
   const size_t c = radii.carried.size();
@@ -451,7 +451,7 @@ void RegionMaker::GiveRadii(const Op& op, const LoopRadii& radii,
   }
 }
 
-// Of the test that was just evaluated; the entry test counts with the first one.
+// The radius of the test that was just evaluated; the entry test counts with the first one.
 RegionMaker::Deciding RegionMaker::TestRadius(const Op& op, const View& iterations) {
   const Region& test = op.regions[0];
   if (op.attributes.predicate) return LeastOf(test.yields[0]);

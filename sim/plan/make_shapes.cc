@@ -18,7 +18,7 @@ std::string FunctionOf(std::string_view kind, const Value& value) {
   return Cat(kind, SuffixOf(value));
 }
 
-// Where the elements of a line begin at `start` and lie `stride` apart.
+// A view of `count` elements that begin at `start` and lie `stride` apart.
 View LineOf(const View& view, Index start, int64_t count, int64_t stride) {
   return {view.carrier, {count}, view.all, view.buffer, std::move(start), {stride}};
 }
@@ -42,7 +42,7 @@ void RegionMaker::Reduction(const Op& op) {
     }
   }
   const int64_t count = ElementCount(reduced);
-  // What each result is made of, its elements in row-major order over the reduced axes.
+  // Reduces the elements of one result, in row-major order over the reduced axes.
   const auto reduce = [&](Index start) {
     View line = {from.carrier, reduced, from.all, from.buffer, std::move(start), reduced_strides};
     if (from.all != kNoRegister) {
@@ -59,7 +59,7 @@ void RegionMaker::Reduction(const Op& op) {
       if (!is_line) line = ContiguousOf(line);
       line = LineOf(line, line.start, count, reduced.empty() ? 0 : line.strides.back());
     }
-    if (op.code == OpCode::kSum) return Sum(op, line);
+    if (op.code == OpCode::kSum) return Sum(op, line, program_[op.operands[0]].format);
     if (op.code == OpCode::kProd) return Fold(line, FunctionOf("mul_", result), 1);
     if (op.code == OpCode::kAny) return Fold(line, "or_bool", 0);
     if (op.code == OpCode::kAll) return Fold(line, "and_bool", 1);
@@ -175,14 +175,14 @@ Register RegionMaker::Exact(const Op& op, const View& line) {
   return sum;
 }
 
-Register RegionMaker::Sum(const Op& op, const View& line) {
+Register RegionMaker::Sum(const Op& op, const View& line, std::optional<Format> of) {
   const Value& result = program_[op.results[0]];
   const Attributes& a = op.attributes;
   const int64_t count = line.shape[0];
   if (count == 0) return Constant(CarrierOf(result), 0);
-  if (!program_.IsReal(op.operands[0])) return Fold(line, FunctionOf("add_", result), 0);
+  if (!of) return Fold(line, FunctionOf("add_", result), 0);
   if (a.order == Order::kExact) return Exact(op, line);
-  const Adder adder = AdderOf(*program_[op.operands[0]].format, a.accumulator);
+  const Adder adder = AdderOf(*of, a.accumulator);
   const Carrier t = adder.carrier;
   const auto to_adder = [&](Register x, Carrier from) {
     return from == t ? x : Call("widen_f32", t, {x});

@@ -159,8 +159,8 @@ void OperationLowering::EachTo(Number extent, const std::function<void(Number)>&
   maker_.EachOf(extent, body);
 }
 
-Lowering::Number OperationLowering::Sum(const Memory& line) {
-  return maker_.Sum(op(), ViewOf(line));
+Lowering::Number OperationLowering::Sum(const Memory& line, Format of) {
+  return maker_.Sum(op(), ViewOf(line), of);
 }
 
 bool OperationLowering::Recall(const std::string& name, Memory* memory) {

@@ -36,7 +36,7 @@ class OperationLowering final : public Lowering {
   Number MappedElement() override;
   void Each(int64_t extent, bool parallel, const std::function<void(Number)>& body) override;
   void EachTo(Number extent, const std::function<void(Number)>& body) override;
-  Number Sum(const Memory& line) override;
+  Number Sum(const Memory& line, Format of) override;
   bool Recall(const std::string& name, Memory* memory) override;
   void Keep(const std::string& name, const Memory& memory) override;
   void GiveMemory(const Memory& memory) override;

@@ -23,7 +23,7 @@
 
 namespace simgrad::sim::plan {
 
-// What a register or an element of a buffer is at run time.
+// The type of a register or of an element of a buffer at run time.
 using sim::BytesOf;
 using sim::Carrier;
 using sim::CarrierName;
@@ -86,6 +86,8 @@ enum class Code : uint8_t {
   kLook,      // operands[0], a real, is looked at; operands[1], if there is one, says where
   kRange,     // operands[0] became operands[1] in `format`, for `role`, `number` times; [2]: where
   kStored,    // operands[0], a state in `format`, is stored: its ranges
+  kAbsorbed,  // operands[0] + operands[1] is stored as operands[2]: whether that is one of them, for
+              // `site` of the additions, `number` times; at sampled steps alone
   kCommit,    // body, but for an instance that the policy stops at this step
   kTest,      // a test of `site` ([lhs, rhs, whether it ended the run], extra magnitude, where);
               // of a predicate [3] is the number of the deciding test, an i32
@@ -127,7 +129,7 @@ struct Statement {
   std::string comment;  // value name, source label
 };
 
-// What stays with an instance from step to step.
+// The data that stay with an instance from step to step.
 enum class FieldKind : uint8_t {
   kState,
   kExport,
@@ -182,10 +184,11 @@ struct Plan {
   std::vector<Field> fields;
   std::vector<double> numbers;
   std::vector<int64_t> integers;
-  // Where among `integers` the permutations of shuffled sums begin: tables that sums share.
+  // The places in `integers` at which permutations of shuffled sums begin: tables that sums share.
   std::vector<std::pair<PermutationKey, int64_t>> permutations;
   std::vector<RecordedSite> terminations;
   std::vector<RecordedSite> events;
+  std::vector<precision::Role> additions;  // by site of additions (sim/program/additions.h)
   int64_t EventElements() const;
   Function start;   // fields z[0] of the states sent; without statements: copies
   Function step;    // z[t] to z[t + 1], exports, cost

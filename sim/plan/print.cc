@@ -107,6 +107,8 @@ class Printer {
                    " (", operands, ")", s.number == 1 ? "" : Cat(" times ", s.number));
       case Code::kStored:
         return Cat("stored ", precision::FormatName(s.format), " ", operands);
+      case Code::kAbsorbed:
+        return Cat("absorbed", site, s.number == 1 ? "" : Cat(" times ", s.number));
       case Code::kCommit:
         return "commit";
       case Code::kIf:

@@ -12,7 +12,7 @@
 namespace simgrad::sim::plan {
 namespace {
 
-// Of one operation, in element-operations (work_meter.h).
+// The work of one operation, in element-operations (work_meter.h).
 constexpr int64_t kPlanningWork = 4096;
 
 bool HasStochastic(const Region& region) {

@@ -15,6 +15,7 @@
 #include "sim/op/lowering.h"
 #include "sim/plan/plan.h"
 #include "sim/plan/tape_plan.h"
+#include "sim/program/additions.h"
 #include "sim/program/compared_scale.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/numerical_program.h"
@@ -33,15 +34,15 @@ struct View {
   bool set() const { return all != kNoRegister || buffer != kNoBuffer; }
 };
 
-// What is recorded while a region runs.
+// The records that are made while a region runs.
 struct Records {
   bool decides = false;  // tests, runs and events
   bool looks = false;    // non-finite results
   bool ranges = false;   // underflows and overflows of narrowing casts
 };
 
-// What decides a boolean or an integer that a predicate hangs on (sim/program/decision_margin.h):
-// of each element, or of all. Without it nothing does.
+// The radius of a boolean or integer that a predicate depends on (sim/program/decision_margin.h),
+// for each element or for all. Without it no real decides the value.
 struct Radius {
   View ulps, own, unit, has_nan, test;
   bool set() const { return ulps.set(); }
@@ -68,10 +69,12 @@ class RegionMaker {
   // to = from, element by element; several at once, although one may be another's source.
   void Copy(const View& to, const View& from);
   void CopyAtOnce(const std::vector<View>& to, const std::vector<View>& from);
-  // Which numbers count as non-finite: of a value that is infinite by intent, NaN alone.
+  // The numbers that count as non-finite: for a value that is infinite by intent, only NaN.
   enum class Seen : uint8_t { kNonFinite, kNan };
   void Look(const View& view, ValueId where, Seen seen = Seen::kNonFinite);
   void Stored(const View& state, Format format);  // the ranges of what was stored
+  // From now on these additions are counted; they outlive the maker.
+  void CountAdditions(const Additions* additions) { additions_ = additions; }
   void Commit(const std::function<void()>& body);
   Register One(const View& view);  // of a value of one element
   void StoreOne(const View& to, Register value);
@@ -101,7 +104,7 @@ class RegionMaker {
   // The top region that is reversed.
   void SetPrimal(const Region* primal) { primal_ = primal; }
   void Leaves(const Slot& slot);  // the cotangent of a state leaves the step
-  // What `z[0]` received becomes the gradient of a state that was sent.
+  // Makes the cotangent of `z[0]` the gradient of a state that was sent.
   void SetGradient(size_t input, const Slot& slot);
   Slot NewSlot(std::initializer_list<ValueId> types, const std::string& name);
   // Keeps the arguments of a region that the adjoint reads.
@@ -146,6 +149,8 @@ class RegionMaker {
   void ChangeFormat(const Op& op);
   void AdjointOperation(const Op& op);
   void Elementwise(const Op& op);
+  void Absorbed(const Op& op, const Addition& addition, std::vector<Register> operands,
+                Register sum);
   void Literal(const Op& op);
   void Cast(const Op& op);
   void Round(const Op& op, const View& x, Format from, const Value& to);
@@ -154,8 +159,8 @@ class RegionMaker {
   void Convert(const Op& op);
   void Merge(const Op& op);
   void Reduction(const Op& op);
-  // Of the numbers of one line: `line` has one axis.
-  Register Sum(const Op& op, const View& line);
+  // The sum of the numbers of one line, of format `of` (none: integers): `line` has one axis.
+  Register Sum(const Op& op, const View& line, std::optional<Format> of);
   BufferId PermutationTable(const PermutationKey& key);  // of i64
   void Move(Index& index, BufferId permutation, Register counter, int64_t stride);
   Register Pairwise(const std::string& add, View line);
@@ -227,7 +232,7 @@ class RegionMaker {
   std::vector<Radius> StackRadii(const Op& for_op);
   void MoveRadii(const std::vector<Radius>& to, std::span<const ValueId> from);
   void BindRadii(std::span<const ValueId> ids, const std::vector<Radius>& radii);
-  // Of one run of a while; locals.
+  // The radii of one run of a while; locals.
   struct LoopRadii {
     std::vector<Radius> carried, exports, mapped;
     std::vector<Radius> entering;  // carried, then mapped
@@ -299,6 +304,7 @@ class RegionMaker {
   std::vector<const Region*> regions_;  // being written, outermost first
   std::vector<bool> behind_;            // by value: whether a predicate hangs on it
   DecidingTests tests_;
+  const Additions* additions_ = nullptr;    // null: none is counted
   const Region* made_by_region_ = nullptr;  // what made_by_ belongs to
   std::map<ValueId, const Op*> made_by_;
   std::vector<Radius> radii_;         // by value
@@ -309,7 +315,7 @@ class RegionMaker {
   bool keeps_ = false;
   const Region* primal_ = nullptr;  // top region that is reversed
   std::map<const FrameLayout*, Register> frames_;
-  // What one operation of the region being written has computed for others, by operand and name.
+  // Views that one operation of this region has computed for others, by operand and name.
   std::map<std::pair<ValueId, std::string>, View> kept_;
   std::map<size_t, BufferId> gradients_, connected_;
 };

@@ -10,7 +10,7 @@ namespace {
 static_assert(sizeof(Statement) == 216);
 static_assert(sizeof(Buffer) == 64);
 static_assert(sizeof(Function) == 144);
-static_assert(sizeof(Plan) == 1320);
+static_assert(sizeof(Plan) == 1344);
 static_assert(sizeof(RecordedSite) == 32);
 static_assert(sizeof(Field) == 24);
 

@@ -36,7 +36,7 @@ class Sweeper {
     return function_.buffers[static_cast<size_t>(s.buffer)].kind == BufferKind::kLocal;
   }
 
-  // Whatever reads its result.
+  // Whether the statement stays even if no other reads its result.
   static bool IsKept(const Statement& s) {
     switch (s.code) {
       case Code::kNumber:
@@ -57,6 +57,7 @@ class Sweeper {
       case Code::kLook:
       case Code::kRange:
       case Code::kStored:
+      case Code::kAbsorbed:
       case Code::kCommit:
       case Code::kTest:
       case Code::kRun:

@@ -1,4 +1,4 @@
-// Where a reversed step finds the values of its step that it reads.
+// The places at which a reversed step finds the values of its step that it reads.
 //
 // A frame holds these values for one run of a region. The step has one frame, and so have `initial`
 // and the terminal cost; a while has one for each turn (test and body together), a for one for each
@@ -17,7 +17,7 @@
 
 namespace simgrad::sim::plan {
 
-// What the frame around a loop keeps of its runs; arrays of `runs` for a loop per element.
+// The place of a loop's runs in the frame around it; arrays of `runs` for a loop per element.
 struct LoopPlace {
   int64_t runs = 1;
   int64_t last = 0;        // place of the last frame, shared by all lanes

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/program/told.h"
+
 namespace simgrad::sim {
 
 AdjointWriter::AdjointWriter(Program& program, std::vector<bool> active, PassBudget& budget)
@@ -124,6 +126,22 @@ void AdjointWriter::Accumulate(int32_t input, const Slot& slot) {
     op.attributes.where = slot.mask.value;
   }
   Push(std::move(op));
+}
+
+void AdjointWriter::Tell(const std::string& site, ValueId counted, ValueId largest) {
+  auto at = std::find(told_.begin(), told_.end(), site);
+  if (at == told_.end()) at = told_.insert(told_.end(), site);
+  const int64_t number = at - told_.begin();
+  for (const ToldPart part : {ToldPart::kCounted, ToldPart::kLargest}) {
+    const bool counts = part == ToldPart::kCounted;
+    Op op{.code = OpCode::kAccumulate,
+          .role = Role::kGradient,
+          .operands = {counts ? counted : largest},
+          .label = context_.label};
+    op.attributes.combine = counts ? Combine::kNone : Combine::kMax;
+    op.attributes.input = UnplacedTold(number, part);
+    Push(std::move(op));
+  }
 }
 
 // The first contribution is assigned, a later one added where it is present.

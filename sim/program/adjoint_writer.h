@@ -83,7 +83,7 @@ class AdjointWriter {
   ValueId Tape(ValueId primal);
   Mask And(const Mask& a, ValueId condition);
 
-  // What a loop reads of the regions around it is read in those regions, in front of its vjp, and
+  // Values of the regions around a loop are read in those regions, in front of its vjp, and
   // sorted by `order` once the loop is written. A reader is the operation that is being reversed.
   void SetOrder(const ReadOrder* order) { order_ = order; }
   void SetReader(int32_t reader) { reader_ = reader; }
@@ -93,6 +93,15 @@ class AdjointWriter {
   void SortReads(size_t below = 0);
   // While it is quiet, nothing is accumulated.
   void SetQuiet(bool quiet) { is_quiet_ = quiet; }
+  bool is_quiet() const { return is_quiet_; }
+
+  // Whether solves of implicit derivatives are told of; else Tell is not called.
+  void SetTells(bool tells) { tells_ = tells; }
+  bool tells() const { return tells_; }
+  // Accumulates what a solve at `site` tells (told.h).
+  void Tell(const std::string& site, ValueId counted, ValueId largest);
+  // Hands over the sites told of.
+  std::vector<std::string> TakeTold() { return std::move(told_); }
 
   // A primal operation added behind the one that gives `anchor`, once.
   ValueId Kink(ValueId anchor, Op op, const Type& type);
@@ -112,11 +121,11 @@ class AdjointWriter {
     Region* region;
     std::unordered_map<size_t, Slot> slots;
     std::unordered_map<size_t, ValueId> tapes;
-    // What the loop being written reads here for the first time, by primal value.
+    // The values that the loop being written reads here for the first time, by primal value.
     std::unordered_map<size_t, Read> reads;
     size_t first_read = 0;  // operation
   };
-  // What `make` makes, unless the scope has read the primal value before.
+  // Returns what `make` makes, unless the scope has read the primal value before.
   template <class Make>
   ValueId ReadOnce(Scope& scope, ValueId primal, const std::string& label, const Make& make);
   void Append(Region& region, Op op);
@@ -141,6 +150,8 @@ class AdjointWriter {
   int64_t reads_ = 0;
   Context context_;
   bool is_quiet_ = false;
+  bool tells_ = false;
+  std::vector<std::string> told_;
 };
 
 }  // namespace simgrad::sim

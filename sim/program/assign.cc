@@ -1,5 +1,8 @@
 #include "sim/program/assign.h"
 
+#include <algorithm>
+#include <cmath>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -7,6 +10,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "precision/float_environment.h"
+#include "precision/quantize.h"
 #include "precision/rounding.h"
 #include "sim/op/op_info.h"
 #include "sim/program/loop.h"
@@ -27,6 +32,7 @@ class Assigner {
     where_of_.resize(values, ValueId::kNone);
     is_outside_.resize(values, false);
     is_stored_.resize(values, false);
+    scaled_.resize(values, Scaled::kNot);
     for (const auto& [site, change] : policy_.sites) {
       precision::Policy& alone = policy_of_[site];
       alone.roles = policy_.roles;
@@ -62,12 +68,19 @@ class Assigner {
     Overflow overflow;
     Role role;
     CastRounding rounding = CastRounding::kNearestEven;
+    std::optional<Format> kept = {};  // what of it is left under a scale
     bool operator==(const Cast&) const = default;
     template <typename H>
     friend H AbslHashValue(H hash, const Cast& cast) {
       return H::combine(std::move(hash), cast.source, cast.format, cast.overflow, cast.role,
-                        cast.rounding);
+                        cast.rounding, cast.kept);
     }
+  };
+  // Of a value of a role with a scale: where it comes from.
+  enum class Scaled : uint8_t {
+    kNot,       // it is none
+    kComputed,  // an operation of the role
+    kEntered,   // another role, under the scale
   };
   // A region being rewritten.
   struct Frame {
@@ -79,6 +92,14 @@ class Assigner {
 
   void SetReal(ValueId value, Format format) {
     if (program_.IsReal(value)) program_[value].format = format;
+  }
+
+  // A value that the role computes.
+  void SetComputed(ValueId value, const RoleSetting& setting) {
+    SetReal(value, setting.computes_in());
+    if (value != ValueId::kNone && setting.scale != precision::Scale::kNone) {
+      scaled_[Index(value)] = Scaled::kComputed;
+    }
   }
 
   // They come as the states and the exports are.
@@ -188,34 +209,70 @@ class Assigner {
   // Operands, results, and the arguments and yields of regions have one format.
   void VisitOther(Op& op) {
     const RoleSetting setting = SettingOf(op);
+    const bool moves = InfoOf(op.code).op_class == OpClass::kShape;
+    if (moves && setting.scale != precision::Scale::kNone) return VisitMoving(op, setting);
     BringAll(op.operands, setting, op);
     for (Region& region : op.regions) {
       OpenFrame(region);
-      for (ValueId id : region.args) SetReal(id, setting.format);
+      for (ValueId id : region.args) SetComputed(id, setting);
       VisitOps(region);
       BringAll(region.yields, setting, op);
       CloseFrame(region);
     }
-    for (ValueId id : op.results) SetReal(id, setting.format);
+    for (ValueId id : op.results) SetComputed(id, setting);
     if (!op.regions.empty()) return;
     op.attributes.order = setting.order;
     op.attributes.accumulator = setting.accumulator;
-    if (setting.order.kind == Order::kShuffled) CountPermutation(op);
+    if (op.code == OpCode::kMatmul) {
+      op.attributes.rounding = setting.inputs;
+      op.attributes.ordered = setting.products.order.has_value();
+      if (op.attributes.ordered) op.attributes.order = *setting.products.order;
+    }
+    if (op.attributes.order.kind == Order::kShuffled) CountPermutation(op);
+  }
+
+  // How many numbers the operation sums in its order for one of its results.
+  int64_t LineOf(const Op& op) const {
+    const AttributeSet& attributes = InfoOf(op.code).attributes;
+    if (attributes.Has(Attribute::kProducts) && op.attributes.ordered) {
+      return program_[op.operands[0]].type.shape.back();
+    }
+    if (!attributes.Has(Attribute::kOrder) || !program_.IsReal(op.results[0])) return 0;
+    const int64_t lines = ElementCount(program_[op.results[0]].type.shape);
+    return lines == 0 ? 0 : ElementCount(program_[op.operands[0]].type.shape) / lines;
+  }
+
+  // In a role with a scale: rounds nothing, and is computed where all that it moves is.
+  void VisitMoving(Op& op, const RoleSetting& setting) {
+    const Format format = setting.computes_in();
+    bool computed = !op.operands.empty();
+    for (ValueId& id : op.operands) {
+      if (!program_.IsReal(id)) continue;
+      computed = computed && scaled_[Index(id)] == Scaled::kComputed;
+      if (IsLiteral(id)) {
+        id = LiteralIn(id, format);
+      } else if (program_[id].format != format) {
+        id = Written({id, format, Overflow::kIeee, op.role}, op);
+      }
+    }
+    for (ValueId id : op.results) {
+      SetReal(id, format);
+      if (computed) scaled_[Index(id)] = Scaled::kComputed;
+    }
   }
 
   // Executors hold one permutation for all sums with its key.
   void CountPermutation(const Op& op) {
-    if (!InfoOf(op.code).attributes.Has(Attribute::kOrder)) return;
-    if (!program_.IsReal(op.results[0])) return;
-    const int64_t lines = ElementCount(program_[op.results[0]].type.shape);
-    if (lines == 0) return;
-    const int64_t length = ElementCount(program_[op.operands[0]].type.shape) / lines;
+    const int64_t length = LineOf(op);
+    if (length == 0) return;
     if (permutations_.insert(PermutationKeyOf(op, length)).second) budget_.Permuted(length);
   }
 
   void VisitCast(Op& op) {
     const RoleSetting setting = SettingOf(op);
-    const Format format = op.attributes.format.value_or(setting.format);
+    const bool enters = !op.attributes.format && setting.scale != precision::Scale::kNone;
+    if (enters) op.operands[0] = Entered(op.operands[0], setting, op);
+    const Format format = op.attributes.format.value_or(setting.computes_in());
     op.attributes.format = format;
     op.attributes.overflow = op.attributes.overflow.value_or(setting.overflow);
     const Format from = program_[op.operands[0]].format.value_or(Format::kF64);
@@ -224,6 +281,7 @@ class Assigner {
     // The exact number of a literal is cast, not a number rounded before.
     if (IsLiteral(op.operands[0])) op.operands[0] = LiteralIn(op.operands[0], Format::kF64);
     SetReal(op.results[0], format);
+    if (enters) scaled_[Index(op.results[0])] = Scaled::kEntered;
   }
 
   void VisitWhile(Op& op) {
@@ -243,7 +301,7 @@ class Assigner {
     OpenFrame(test);
     AddArgs(body);
     for (Region* region : {&test, &body}) {
-      for (size_t i = 0; i < c; ++i) SetReal(region->args[i], setting.format);
+      for (size_t i = 0; i < c; ++i) SetComputed(region->args[i], setting);
       for (size_t i = 0; i < m; ++i) {
         const auto format = program_[op.operands[c + i]].format;
         if (format) SetReal(std::span(region->args).last(m)[i], *format);
@@ -268,7 +326,7 @@ class Assigner {
     VisitOps(body);
     BringAll(body.yields, setting, op);
     CloseFrame(body);
-    for (size_t i = 0; i < c; ++i) SetReal(op.results[i], setting.format);
+    for (size_t i = 0; i < c; ++i) SetComputed(op.results[i], setting);
   }
 
   void Push(Frame& frame, Op op) {
@@ -285,11 +343,25 @@ class Assigner {
   }
 
   ValueId Bring(ValueId value, const RoleSetting& setting, const Op& user) {
+    if (setting.scale != precision::Scale::kNone) return Entered(value, setting, user);
     if (IsLiteral(value)) return LiteralIn(value, setting.format);
     // An input may be infinite, and a saturating role clamps it in f64 as in any other format.
     const bool clamps = is_outside_[Index(value)] && setting.overflow == Overflow::kSaturate;
     if (program_[value].format == setting.format && !clamps) return value;
     return CastOf(value, setting, user);
+  }
+
+  // As Bring, for a role with a scale. What the role computed is as it is, but where matmul reads it.
+  ValueId Entered(ValueId value, const RoleSetting& setting, const Op& user) {
+    if (IsLiteral(value)) return LiteralIn(value, setting.computes_in(), setting.format);
+    const Scaled known = scaled_[Index(value)];
+    const bool keeps =
+        known == Scaled::kEntered || (known == Scaled::kComputed && user.code != OpCode::kMatmul);
+    if (!keeps) value = Quantized(value, setting.format, user);
+    if (program_[value].format == setting.computes_in()) return value;
+    value = CastOf(value, setting, user);
+    scaled_[Index(value)] = keeps ? known : Scaled::kEntered;
+    return value;
   }
 
   // As Bring, for the next state: where its role saturates, a value that has its format already is
@@ -311,15 +383,19 @@ class Assigner {
     where_of_.push_back(where);
     is_outside_.push_back(false);
     is_stored_.push_back(false);
+    scaled_.push_back(Scaled::kNot);
     return result;
   }
 
-  ValueId LiteralIn(ValueId value, Format format) {
+  // `kept`: what of its finite numbers is left under a scale.
+  ValueId LiteralIn(ValueId value, Format format, std::optional<Format> kept = {}) {
     Frame& frame = frames_.front();
-    const auto [known, added] =
-        frame.casts.try_emplace({value, format, Overflow::kIeee, Role::kState}, ValueId::kNone);
+    const auto [known, added] = frame.casts.try_emplace(
+        {value, format, Overflow::kIeee, Role::kState, CastRounding::kNearestEven, kept},
+        ValueId::kNone);
     if (!added) return known->second;
     Op op = literal_of_.at(value);
+    if (kept) Quantize(*kept, op.attributes.literal);
     for (double& x : op.attributes.literal) x = precision::RoundTo(format, x);
     known->second = AddLike(value, 0, ValueId::kNone, format);
     op.results = {known->second};
@@ -328,35 +404,66 @@ class Assigner {
     return known->second;
   }
 
+  static void Quantize(Format to, std::vector<double>& numbers) {
+    const precision::ScopedFloatEnvironment environment;
+    double amax = 0.0;
+    for (const double x : numbers) amax = std::isfinite(x) ? std::max(amax, std::abs(x)) : amax;
+    for (double& x : numbers) x = std::isfinite(x) ? precision::Quantized(to, x, amax) : x;
+  }
+
   // An exact cast does not round, so it need not draw.
   static CastRounding RoundingFrom(Format from, Format to, CastRounding rounding) {
     return precision::Narrows(from, to) ? rounding : CastRounding::kNearestEven;
   }
 
   ValueId CastOf(ValueId value, const RoleSetting& setting, const Op& user) {
+    const Format format = setting.computes_in();
+    const CastRounding rounding =
+        RoundingFrom(program_[value].format.value_or(Format::kF64), format, setting.rounding);
+    return Written({value, format, setting.overflow, user.role, rounding}, user);
+  }
+
+  // What of the value is left in `to` under a scale, in the format that the value has.
+  ValueId Quantized(ValueId value, Format to, const Op& user) {
+    const Format format = program_[value].format.value_or(Format::kF64);
+    const ValueId result = Written(
+        {value, format, Overflow::kSaturate, user.role, CastRounding::kNearestEven, to}, user);
+    scaled_[Index(result)] = Scaled::kEntered;
+    return result;
+  }
+
+  // The operation that `cast` describes, once where its operand is.
+  ValueId Written(const Cast& cast, const Op& user) {
+    const ValueId value = cast.source;
     const int home = is_outside_[Index(value)] ? 0 : frame_of_[Index(value)];
     Frame& frame = frames_[static_cast<size_t>(home)];
-    const CastRounding rounding = RoundingFrom(program_[value].format.value_or(Format::kF64),
-                                               setting.format, setting.rounding);
-    const Cast cast = {value, setting.format, setting.overflow, user.role, rounding};
     if (const auto known = frame.casts.find(cast); known != frame.casts.end()) return known->second;
     Op op;
-    op.code = OpCode::kCast;
     op.role = user.role;
     op.site =
         user.code == OpCode::kEvent ? std::string(WorldSite(user.attributes.site)) : user.site;
     op.label = user.label;
     op.operands = {value};
-    op.attributes.format = setting.format;
-    op.attributes.overflow = setting.overflow;
-    op.attributes.rounding = rounding;
+    if (cast.kept) {
+      op.code = OpCode::kFakeQuantize;
+      op.attributes.format = cast.kept;
+      const size_t rank = program_[value].type.shape.size();
+      for (size_t axis = 0; axis < rank; ++axis) {
+        op.attributes.axes.push_back(static_cast<int64_t>(axis));
+      }
+    } else {
+      op.code = OpCode::kCast;
+      op.attributes.format = cast.format;
+      op.attributes.overflow = cast.overflow;
+      op.attributes.rounding = cast.rounding;
+    }
     // Executed where its operand is; a slot argument has no definition, so its user says where.
     op.attributes.where = where_of_[Index(value)];
     const bool by_user = op.attributes.where == ValueId::kNone &&
                          user.attributes.where != ValueId::kNone &&
                          home == static_cast<int>(frames_.size()) - 1;
     if (by_user) op.attributes.where = user.attributes.where;
-    const ValueId result = AddLike(value, home, op.attributes.where, setting.format);
+    const ValueId result = AddLike(value, home, op.attributes.where, cast.format);
     op.results = {result};
     if (!by_user) frame.casts[cast] = result;
     budget_.WroteOp(op);
@@ -376,6 +483,7 @@ class Assigner {
   std::vector<ValueId> where_of_;
   std::vector<bool> is_outside_;  // inputs other than states
   std::vector<bool> is_stored_;   // states, and what was clamped into role state
+  std::vector<Scaled> scaled_;
   absl::flat_hash_map<ValueId, Op> literal_of_;
   absl::flat_hash_set<PermutationKey> permutations_;
 };

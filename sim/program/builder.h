@@ -47,7 +47,7 @@ struct LoopTest {
   std::vector<Var> exports;
 };
 
-// Of a loop with a predicate.
+// The test of a loop with a predicate.
 struct LoopPredicate {
   Var stop;
   std::vector<Var> exports;
@@ -120,9 +120,9 @@ class Builder {
   // One of the regions, by number; a bool chooses the second where it holds.
   Vars Cond(Var choice, Vars args,
             const std::vector<std::function<Vars(const Vars& args)>>& regions);
-  // What `body` gives for the arguments. With a `vjp`, of arguments, results and the cotangents of
-  // real results, its cotangents of the real arguments take the place of the body's derivative, and
-  // neither sees values around it.
+  // Returns what `body` gives for the arguments. A `vjp` takes arguments, results and cotangents of
+  // real results; the cotangents of real arguments that it gives take the place of the body's
+  // derivative, and neither sees values around it.
   Vars Call(Vars args, const std::function<Vars(const Vars& args)>& body,
             const std::function<Vars(const Vars& args, const Vars& results,
                                      const Vars& cotangents)>& vjp = nullptr);
@@ -154,7 +154,7 @@ class Builder {
   Var Emit(Op op);  // of the type that its entry says
   Var Emit(Op op, Type type);
   Op LoopOp(OpCode code, size_t carried) const;
-  // What the test of a while yields.
+  // The yields of the test of a while.
   struct Tested {
     Vars tested;
     Vars exports;

@@ -26,7 +26,7 @@ class PairWriter {
 
   ValueId NewValue(Type type) { return w_.NewValue(std::move(type)); }
 
-  // Of what an operation gives as `chosen`.
+  // The two sides whose comparison decides `chosen`.
   Pair Of(ValueId chosen) {
     if (op_.code == kConvert) return OfConversion();
     if (op_.code == kLuPermutation) return OfPivots();
@@ -50,7 +50,7 @@ class PairWriter {
     const Type type = w_.TypeOf(w_.X(0));
     const Type kept = w_.TypeOf(index);
     const int64_t axis = op_.attributes.axes[0];
-    // What stands in the place of the winner: a neighbour.
+    // A neighbour takes the place of the winner.
     const Type reals = WithShape(type, kept.shape);
     const Type truths{ElementType::kBool, kept.shape};
     const ValueId is_first = w_.Do(kEq, {index, w_.Number(0, kept)}, truths);

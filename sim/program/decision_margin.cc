@@ -148,7 +148,8 @@ bool MayDecide(const Program& program, const Op& op) {
                      [&](ValueId id) { return program.IsReal(id); });
 }
 
-// What a test without a site is called: by whom it is computed for, by its line, by its operation.
+// The name of a test without a site: that of the site it is computed for, else its line, else its
+// operation.
 std::string NameOfUnlisted(const Op& op) {
   if (!op.site.empty()) return op.site;
   return op.label.empty() ? std::string(InfoOf(op.code).name) : op.label;

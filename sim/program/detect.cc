@@ -176,7 +176,7 @@ class Detector {
     const Region& body = op.regions[0];
     const int32_t in_body = Read(body);
     const auto rule = op.attributes.max_iter > 0 ? Slot::Rule::kFor : Slot::Rule::kForNever;
-    // What is scanned or stacked covers nothing.
+    // Only carried values cover others; a scanned or stacked one does not.
     for (size_t k = 0; k < static_cast<size_t>(op.attributes.carried); ++k) {
       Add({rule, op.results[k], body.args[k + 1], ValueId::kNone, body.yields[k], op.operands[k],
            in_body, home});

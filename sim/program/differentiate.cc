@@ -11,6 +11,7 @@
 #include "sim/program/loop_vjp.h"
 #include "sim/program/presence_plan.h"
 #include "sim/program/read_order.h"
+#include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
@@ -38,7 +39,7 @@ std::vector<Presence> PresenceOf(const Entries& entries, ValueId cost) {
   return presence;
 }
 
-// Of slots as a region yields them.
+// The presence of each slot that a region yields.
 std::vector<Presence> PresenceOf(const SlotList& yields) {
   std::vector<Presence> presence;
   for (size_t k = 0; k < yields.size(); ++k) {
@@ -78,6 +79,7 @@ class Differentiator {
         order_(plan_, budget),
         reversal_{writer_, captures_, plan_, order_, spec.loops} {
     writer_.SetOrder(&order_);
+    writer_.SetTells(Tells(numerical_.policy));
     for (int32_t index : program_.InputsOf(InputKind::kState)) {
       states_.push_back(program_.inputs[static_cast<size_t>(index)].value);
     }
@@ -102,7 +104,7 @@ class Differentiator {
     const std::vector<Presence> left = PresenceOf(SlotList::Of(adjoint.terminal.yields));
     const std::vector<Presence> entering(left.begin(), left.begin() + static_cast<int64_t>(n));
     const std::vector<Presence> exported(left.begin() + static_cast<int64_t>(n), left.end());
-    // What `last` yields starts the fixpoint of what `inner` takes and yields.
+    // The yields of `last` start the fixpoint of what `inner` takes and yields.
     std::vector<Presence> carried;
     const Entries of_last = StepEntries(entering, exported);
     const auto last = plan_.Once(step, PresenceOf(of_last, cost), &carried);
@@ -114,6 +116,7 @@ class Differentiator {
       JoinInto(carried, entering);
       adjoint.initial = Initial(carried, plan_.Once(initial, carried, nullptr));
     }
+    adjoint.told = writer_.TakeTold();
     numerical_.adjoint_spec = spec_;
     return std::move(numerical_);
   }

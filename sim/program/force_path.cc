@@ -147,7 +147,7 @@ class Forcer {
     const size_t last = middle + ColumnsOf(op.regions[1], nullptr);
     const size_t exports = FirstExport(op);
     const Turn turn = AddTurn(op, before);
-    // What of the path the regions see: of a loop per element that element's part.
+    // The parts of the path that the regions see: in a loop per element, the part of that element.
     std::vector<ValueId> in_test = given_;
     std::vector<ValueId> in_body = given_;
     if (op.attributes.elements > 0) {

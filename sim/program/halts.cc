@@ -22,14 +22,14 @@ bool Halts(const Program& program, PassBudget& budget) {
 // State: 0 while the instance runs, else 1 + 2 (64 step + halt), and one more with an error.
 class Expansion {
  public:
-  Expansion(Program program, std::optional<AdjointSpec>& spec, PassBudget& budget)
-      : program_(std::move(program)), spec_(spec), budget_(budget) {
+  Expansion(Program program, std::optional<AdjointSpec> spec, PassBudget& budget)
+      : program_(std::move(program)), spec_(std::move(spec)), budget_(budget) {
     for (const Op& op : program_.step.ops) {
       has_error_ = has_error_ || (op.code == OpCode::kHalt && op.attributes.error);
     }
   }
 
-  Program Run() {
+  ExpandedHalts Run() {
     AddInputs();
     if (program_.HasInitial()) program_.initial.yields.push_back(state_);
     WriteStep();
@@ -39,7 +39,7 @@ class Expansion {
       }
       if (objective.HasTerminal()) WriteTerminal(objective);
     }
-    return std::move(program_);
+    return {std::move(program_), std::move(spec_)};
   }
 
  private:
@@ -196,7 +196,7 @@ class Expansion {
     return failed;
   }
 
-  // Of an instance that failed it does not count.
+  // The terminal cost of an instance that failed does not count.
   void WriteTerminal(Objective& objective) {
     Region terminal = std::move(objective.terminal);
     const size_t states = program_.InputsOf(InputKind::kState).size();
@@ -218,7 +218,7 @@ class Expansion {
   }
 
   Program program_;
-  std::optional<AdjointSpec>& spec_;
+  std::optional<AdjointSpec> spec_;
   PassBudget& budget_;
   bool has_error_ = false;
   ValueId state_ = ValueId::kNone;
@@ -245,9 +245,9 @@ std::vector<std::string> HaltNames(const Program& program, PassBudget* budget) {
   return names;
 }
 
-Program ExpandHalts(Program program, std::optional<AdjointSpec>& spec, PassBudget& budget) {
-  if (!Halts(program, budget)) return program;
-  return Expansion(std::move(program), spec, budget).Run();
+ExpandedHalts ExpandHalts(Program program, std::optional<AdjointSpec> spec, PassBudget& budget) {
+  if (!Halts(program, budget)) return {std::move(program), std::move(spec)};
+  return Expansion(std::move(program), std::move(spec), budget).Run();
 }
 
 }  // namespace simgrad::sim

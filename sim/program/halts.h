@@ -34,7 +34,14 @@ std::optional<Halt> HaltOf(int64_t state);  // of 0: none
 // Returns the names of the halts, in text order.
 std::vector<std::string> HaltNames(const Program& program, PassBudget* budget = nullptr);
 
-// Returns a program without halts as it is. Any other gets one more state, and `spec` follows it.
-Program ExpandHalts(Program program, std::optional<AdjointSpec>& spec, PassBudget& budget);
+// A program without halts, and what of it is to be differentiated.
+struct ExpandedHalts {
+  Program program;
+  std::optional<AdjointSpec> spec;
+};
+
+// Returns a program without halts as it is. Any other gets one more state, which the returned spec
+// has too: nothing is asked of it.
+ExpandedHalts ExpandHalts(Program program, std::optional<AdjointSpec> spec, PassBudget& budget);
 
 }  // namespace simgrad::sim

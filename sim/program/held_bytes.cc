@@ -105,6 +105,8 @@ int64_t HeldBytes(const NumericalProgram& numerical) {
   if (numerical.path) bytes += Outside(*numerical.path);
   if (numerical.adjoint) {
     for (const Region* region : RegionsOf(*numerical.adjoint)) bytes += Outside(*region);
+    bytes += Outside(numerical.adjoint->told);
+    for (const std::string& site : numerical.adjoint->told) bytes += Outside(site);
   }
   return bytes;
 }

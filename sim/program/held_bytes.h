@@ -14,7 +14,7 @@ namespace simgrad::sim {
 int64_t HeldBytes(const Program& program);
 int64_t HeldBytes(const NumericalProgram& numerical);
 
-// Of one operation without its regions, and of one value, as elements of a vector.
+// The bytes of one operation without its regions, and of one value, as elements of a vector.
 int64_t OwnBytes(const Op& op);
 int64_t OwnBytes(const Value& value);
 

@@ -1,9 +1,11 @@
 #include "sim/program/implicit_solve.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "sim/program/field_error.h"
+#include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
@@ -12,6 +14,10 @@ using enum OpCode;
 using Values = std::vector<ValueId>;
 
 const Type kScalar = {ElementType::kReal, {}};
+const Type kTruth = {ElementType::kBool, {}};
+const Type kCount = {ElementType::kI32, {}};
+// Of |r|, where r leads on.
+constexpr double kFall = 0.9;
 
 class Solver {
  public:
@@ -35,6 +41,7 @@ class Solver {
     const bool by_lu = choice_.solver == LoopChoice::Solver::kLu ||
                        (choice_.solver == LoopChoice::Solver::kDefault && count_ <= kUsualLu);
     if (count_ == 0) return g_;
+    if (choice_.solver == LoopChoice::Solver::kGmres) return ByGmres();
     return by_lu ? Factored() : Iterated();
   }
 
@@ -58,6 +65,33 @@ class Solver {
     op.attributes.literal = std::move(numbers);
     return Emit(std::move(op), type);
   }
+  ValueId Minus(ValueId a, ValueId b) { return Do(kSub, {a, b}, TypeOf(a)); }
+  ValueId Wide(ValueId scalar, const Shape& shape) {
+    Op op{.code = kBroadcast, .operands = {scalar}};
+    op.attributes.shape = shape;
+    return Emit(std::move(op), {TypeOf(scalar).element, shape});
+  }
+  // a where the bool scalar holds, else b.
+  ValueId Either(ValueId holds, ValueId a, ValueId b) {
+    const Type type = TypeOf(a);
+    if (!type.shape.empty()) holds = Wide(holds, type.shape);
+    return Do(kSelect, {holds, a, b}, type);
+  }
+  // Of all numbers of a row.
+  ValueId Over(OpCode code, ValueId row) {
+    Op op{.code = code, .operands = {row}};
+    op.attributes.axes = {0};
+    return Emit(std::move(op), kScalar);
+  }
+  ValueId Dot(ValueId a, ValueId b) { return Over(kSum, Do(kMul, {a, b}, TypeOf(a))); }
+  ValueId Scaled(ValueId scalar, ValueId row) {
+    return Do(kMul, {Wide(scalar, ShapeOf(row)), row}, TypeOf(row));
+  }
+  ValueId Concatenated(const Values& parts, const Type& type) {
+    Op op{.code = kConcat, .operands = parts};
+    op.attributes.axes = {0};
+    return Emit(std::move(op), type);
+  }
   ValueId Reshaped(ValueId id, Shape shape) {
     if (ShapeOf(id) == shape) return id;
     Op op{.code = kReshape, .operands = {id}};
@@ -76,9 +110,7 @@ class Solver {
     Values flat;
     for (ValueId id : parts) flat.push_back(Reshaped(id, {ElementCount(ShapeOf(id))}));
     if (flat.size() == 1) return flat[0];
-    Op op{.code = kConcat, .operands = flat};
-    op.attributes.axes = {0};
-    return Emit(std::move(op), {ElementType::kReal, {count_}});
+    return Concatenated(flat, {ElementType::kReal, {count_}});
   }
 
   Values Parted(ValueId row) {
@@ -162,25 +194,72 @@ class Solver {
     return largest;
   }
 
-  Values Iterated() {
-    Op loop{.code = kWhile, .role = context_.role, .label = context_.label};
-    loop.attributes.site = site_ + ".adjoint";
-    loop.attributes.comparison = Comparison::kLt;
+  // The solver's own loop: it ends where `tested`, the last that it carries, compares with `bound`.
+  // Returns what it carried, and its turns.
+  template <class Body>
+  Values Turns(const Values& start, Comparison comparison, ValueId bound, const Body& next) {
+    Op loop{.code = kWhile, .role = context_.role, .operands = start, .label = context_.label};
+    loop.attributes.site = AdjointSite();
+    loop.attributes.comparison = comparison;
     loop.attributes.cap_order = CapOrder::kCapFirst;
     loop.attributes.max_iter = choice_.max_iter;
-    loop.attributes.carried = static_cast<int32_t>(g_.size()) + 1;
-    // The first change is tol, which is not below it.
-    const ValueId tol = Number(choice_.tol, kScalar);
-    Values carried = g_;
-    carried.push_back(tol);
-    loop.operands = carried;
+    loop.attributes.carried = static_cast<int32_t>(start.size());
     Region test;
-    const Values tested = NewArgs(test, carried);
-    test.yields = {tested.back(), tol};
+    const Values tested = NewArgs(test, start);
+    test.yields = {tested.back(), bound};
     Region body;
     w_.Open(body);
-    Values now = NewArgs(body, carried);
-    now.pop_back();
+    body.yields = next(NewArgs(body, start));
+    w_.Close(body);
+    loop.regions.push_back(std::move(test));
+    loop.regions.push_back(std::move(body));
+    for (ValueId id : start) loop.results.push_back(w_.AddValue(TypeOf(id)));
+    loop.results.push_back(w_.AddValue(kCount));
+    const Values results = loop.results;
+    w_.Push(std::move(loop));
+    return results;
+  }
+
+  std::string AdjointSite() const { return site_ + ".adjoint"; }
+
+  // That a solve ended after `turns`, with `residual`. At the cap it is `within` its tolerance or not.
+  void Tell(ValueId turns, ValueId within, ValueId residual) {
+    if (!w_.tells()) return;
+    const ValueId cap = Number(static_cast<double>(choice_.max_iter), kCount);
+    within = Do(kOr, {within, Do(kLt, {turns, cap}, kTruth)}, kTruth);
+    const AdjointWriter::Context before =
+        std::exchange(context_, {Role::kGradient, context_.label, {}});
+    const auto number = [&](ValueId scalar) { return Reshaped(scalar, {1}); };
+    const ValueId one = Number(1.0, kScalar);
+    const ValueId ran = number(Do(kConvert, {turns}, kScalar));
+    const ValueId capped = Either(within, Number(0.0, kScalar), one);
+    // A residual of a wider format saturates: it is told, and no overflow of the gradient.
+    Op cast{.code = kCast, .operands = {residual}};
+    cast.attributes.overflow = Overflow::kSaturate;
+    const ValueId rest = number(Emit(std::move(cast), kScalar));
+    const ValueId counted =
+        Concatenated({number(one), ran, number(capped)}, {ElementType::kReal, {kCountedNumbers}});
+    const ValueId largest = Concatenated({ran, rest}, {ElementType::kReal, {kLargestNumbers}});
+    w_.Tell(AdjointSite(), counted, largest);
+    context_ = before;
+  }
+
+  Values Iterated() {
+    // The first change is tol, which is not below it.
+    const ValueId tol = Number(choice_.tol, kScalar);
+    Values start = g_;
+    start.push_back(tol);
+    const Values ended = Turns(start, Comparison::kLt, tol, [&](Values now) {
+      now.pop_back();
+      return NextOf(now);
+    });
+    const ValueId change = ended[g_.size()];
+    Tell(ended.back(), Do(kLt, {change, tol}, kTruth), change);
+    return {ended.begin(), ended.begin() + static_cast<int64_t>(g_.size())};
+  }
+
+  // (g + J' w) / (1 + damping), and by how much that changed.
+  Values NextOf(const Values& now) {
     const Values moved = transposed_(now);
     Values next;
     for (size_t k = 0; k < g_.size(); ++k) {
@@ -189,17 +268,135 @@ class Solver {
       if (choice_.damping > 0) sum = Do(kDiv, {sum, Number(1.0 + choice_.damping, type)}, type);
       next.push_back(sum);
     }
-    const ValueId change = Change(next, now);
-    body.yields = next;
-    body.yields.push_back(change);
+    next.push_back(Change(next, now));
+    return next;
+  }
+
+  // ---- gmres ----
+
+  // What a turn of gmres carries, in this order. Rows of `basis` are orthonormal, and each is A
+  // times its row of `steps`.
+  enum Carried : size_t { kW, kR, kNext, kBasis, kSteps, kTurns, kRows, kChecks, kNorm, kTrueNorm };
+
+  int64_t Restart() const {
+    const int64_t most = kMostBasis / count_;
+    if (choice_.restart > most) {
+      throw PassBudget::Ended{LimitError(
+          "loops",
+          absl::StrCat("loop '", site_, "' carries ", count_, " numbers; with them restart ",
+                       "of solver gmres is at most ", most, ", not ", choice_.restart))};
+    }
+    const int64_t restart = choice_.restart > 0 ? choice_.restart : kUsualRestart;
+    return std::min({restart, most, count_});
+  }
+
+  Values ByGmres() {
+    restart_ = Restart();
+    const Type row = {ElementType::kReal, {count_}};
+    const Type rows = {ElementType::kReal, {restart_, count_}};
+    const ValueId g = Joined(g_);
+    const ValueId norm = Over(kNorm2, g);
+    bound_ = Do(kMul, {Number(choice_.tol, kScalar), norm}, kScalar);
+    zeros_ = Number(0.0, rows);
+    joined_g_ = g;
+    const ValueId none = Number(0.0, kCount);
+    const Values start = {Number(0.0, row),    g,    g,   zeros_, zeros_, none, none,
+                          Number(0.0, kTruth), norm, norm};
+    const Values ended =
+        Turns(start, Comparison::kLe, bound_, [&](const Values& now) { return TurnOf(now); });
+    const ValueId within = Do(kLe, {ended[kTrueNorm], bound_}, kTruth);
+    const ValueId any = Do(kGt, {norm, Number(0.0, kScalar)}, kTruth);
+    const ValueId by = Either(any, norm, Number(1.0, kScalar));
+    Tell(ended.back(), within, Do(kDiv, {ended[kTrueNorm], by}, kScalar));
+    return Parted(ended[kW]);
+  }
+
+  // A v = (1 + damping) v - J' v.
+  ValueId Times(ValueId v) {
+    const ValueId moved = Joined(transposed_(Parted(v)));
+    if (choice_.damping == 0) return Minus(v, moved);
+    return Minus(Scaled(Number(1.0 + choice_.damping, kScalar), v), moved);
+  }
+
+  // A direction, orthogonal to the basis, and the step that A makes it of.
+  std::pair<ValueId, ValueId> Orthogonal(ValueId direction, ValueId step, const Values& now) {
+    const Type row = TypeOf(direction);
+    Op loop{.code = kFor,
+            .role = context_.role,
+            .operands = {direction, step, now[kBasis], now[kSteps]},
+            .label = context_.label};
+    loop.attributes.max_iter = restart_;
+    loop.attributes.carried = 2;
+    loop.attributes.scanned = 2;
+    Region body;
+    w_.Open(body);
+    body.args.push_back(w_.AddValue(kCount, "index"));
+    const Values args = NewArgs(body, {direction, step, direction, step});
+    const ValueId share = Dot(args[2], args[0]);
+    body.yields = {Minus(args[0], Scaled(share, args[2])), Minus(args[1], Scaled(share, args[3]))};
     w_.Close(body);
-    loop.regions.push_back(std::move(test));
     loop.regions.push_back(std::move(body));
-    for (ValueId id : carried) loop.results.push_back(w_.AddValue(TypeOf(id)));
-    const Values solved(loop.results.begin(), loop.results.end() - 1);
-    loop.results.push_back(w_.AddValue({ElementType::kI32, {}}));
+    loop.results = {w_.AddValue(row), w_.AddValue(row)};
+    const std::pair<ValueId, ValueId> results = {loop.results[0], loop.results[1]};
     w_.Push(std::move(loop));
-    return solved;
+    return results;
+  }
+
+  // `first` in front of all rows but the last.
+  ValueId Pushed(ValueId first, ValueId rows) {
+    const ValueId row = Reshaped(first, {1, count_});
+    if (restart_ == 1) return row;
+    Op op{.code = kSlice, .operands = {rows}};
+    op.attributes.start = {0, 0};
+    op.attributes.shape = {restart_ - 1, count_};
+    const ValueId others = Emit(std::move(op), {ElementType::kReal, {restart_ - 1, count_}});
+    return Concatenated({row, others}, TypeOf(rows));
+  }
+
+  // One product: of the next direction, or of w, which gives the residual as it is.
+  Values TurnOf(const Values& now) {
+    const ValueId zero = Number(0.0, kScalar);
+    const ValueId one = Number(1.0, kScalar);
+    const ValueId checks = now[kChecks];
+    const ValueId product = Times(now[kNext]);
+    const auto [left, step_left] = Orthogonal(product, now[kNext], now);
+    const ValueId length = Over(kNorm2, left);
+    // Where A's direction is in the basis, there is nothing to go along.
+    const ValueId is_new = Do(kGt, {length, zero}, kTruth);
+    const ValueId goes = Do(kAnd, {is_new, Do(kNot, {checks}, kTruth)}, kTruth);
+    const ValueId by = Wide(Either(goes, length, one), {count_});
+    const ValueId direction = Do(kDiv, {left, by}, TypeOf(left));
+    const ValueId step = Do(kDiv, {step_left, by}, TypeOf(left));
+    const ValueId share = Either(goes, Dot(direction, now[kR]), zero);
+    const ValueId w = Either(goes, Do(kAdd, {now[kW], Scaled(share, step)}, TypeOf(step)), now[kW]);
+    const ValueId seen = Minus(joined_g_, product);
+    const ValueId r = Either(checks, seen, Minus(now[kR], Scaled(share, direction)));
+    const ValueId norm = Over(kNorm2, r);
+    const auto count = [&](int64_t number) { return Number(static_cast<double>(number), kCount); };
+    const ValueId all = Do(kAdd, {now[kTurns], count(1)}, kCount);
+    const ValueId turn = Do(kAdd, {now[kRows], count(1)}, kCount);
+    const ValueId is_full = Do(kGe, {turn, count(restart_)}, kTruth);
+    const ValueId restarts = Do(kOr, {checks, is_full}, kTruth);
+    // The next turn looks at the residual where this one believes to have ended or goes nowhere,
+    // and where it is the last.
+    const ValueId ends = Do(kGe, {all, count(choice_.max_iter - 1)}, kTruth);
+    const ValueId stands = Do(kOr, {Do(kNot, {is_new}, kTruth), ends}, kTruth);
+    const ValueId looks = Do(kOr, {Do(kLe, {norm, bound_}, kTruth), stands}, kTruth);
+    const ValueId will_check = Do(kAnd, {looks, Do(kNot, {checks}, kTruth)}, kTruth);
+    // r itself leads on where it fell; where it stands still, A r would be in the basis.
+    const ValueId fell =
+        Do(kLt, {norm, Do(kMul, {Number(kFall, kScalar), now[kNorm]}, kScalar)}, kTruth);
+    const ValueId leads = Either(Do(kOr, {fell, restarts}, kTruth), r, direction);
+    return {w,
+            r,
+            Either(will_check, w, leads),
+            Either(restarts, zeros_, Pushed(direction, now[kBasis])),
+            Pushed(step, now[kSteps]),
+            all,
+            Either(restarts, count(0), turn),
+            will_check,
+            norm,
+            Either(checks, norm, now[kTrueNorm])};
   }
 
   AdjointWriter& w_;
@@ -207,8 +404,13 @@ class Solver {
   const std::string& site_;
   const Values& g_;
   const Transposed& transposed_;
-  const AdjointWriter::Context context_;
+  AdjointWriter::Context context_;
   int64_t count_ = 0;
+  // Of gmres: rows of its basis; tol |g|; no basis; g in one row.
+  int64_t restart_ = 0;
+  ValueId bound_ = ValueId::kNone;
+  ValueId zeros_ = ValueId::kNone;
+  ValueId joined_g_ = ValueId::kNone;
 };
 
 }  // namespace

@@ -87,7 +87,7 @@
 
 namespace simgrad::sim {
 
-// Where one kind of slot stands in a flat list "cotangents..., masks...".
+// The place of one kind of slot in a flat list "cotangents..., masks...".
 struct SlotList {
   std::span<const ValueId> cotangents;
   std::span<const ValueId> masks;

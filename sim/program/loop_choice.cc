@@ -34,12 +34,26 @@ absl::Status CheckNumbers(const LoopChoice& choice, const std::string& field) {
     return FieldError(field + ".truncated", absl::StrCat("must be at least 1, is ", choice.last));
   }
   constexpr int64_t kMostIterations = 100'000;
+  constexpr int64_t kMostRestart = 512;
   if (!(choice.tol > 0) || !std::isfinite(choice.tol)) {
     return FieldError(field + ".tol", "must be positive and finite");
   }
   if (choice.max_iter < 1 || choice.max_iter > kMostIterations) {
     return FieldError(field + ".max_iter",
                       absl::StrCat(choice.max_iter, " is not in 1 to ", kMostIterations));
+  }
+  if (choice.restart != 0 && choice.solver != LoopChoice::Solver::kGmres) {
+    return FieldError(field + ".restart", "is of solver gmres alone; leave it out");
+  }
+  if (choice.restart < 0 || choice.restart > kMostRestart) {
+    return FieldError(field + ".restart",
+                      absl::StrCat(choice.restart, " is not in 1 to ", kMostRestart,
+                                   "; 0 leaves it to the server"));
+  }
+  if (choice.solver == LoopChoice::Solver::kGmres && choice.max_iter < 2) {
+    return FieldError(
+        field + ".max_iter",
+        "must be at least 2 with solver gmres, whose last turn looks at the residual");
   }
   if (!(choice.damping >= 0) || !std::isfinite(choice.damping)) {
     return FieldError(field + ".damping", "must be at least 0 and finite");

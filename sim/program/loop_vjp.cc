@@ -34,7 +34,7 @@ std::vector<T> Concatenated(const std::vector<T>& a, const std::vector<T>& b) {
   return both;
 }
 
-// What both kinds of loops share: slots of carried values and of captures.
+// The part that both kinds of loops share: slots of carried values and of captures.
 class LoopVjp {
  public:
   // `planned`: this loop in the scope that is being written.
@@ -230,12 +230,13 @@ class WhileVjp : LoopVjp {
     }
     const std::vector<ValueId> g = Filled(carried);
     const auto transposed = [&](const std::vector<ValueId>& v) {
-      // What the iteration reads is read in front of the solver's loop.
+      // Values that the iteration reads are read in front of the solver's loop.
       r_.order.Add(planned_, w_.Depth() - 1);
       w_.BeginReads(1);
+      const bool was_quiet = w_.is_quiet();
       w_.SetQuiet(true);
       const std::vector<Slot> moved = LastReversed(v, std::vector<Slot>(captures.size()));
-      w_.SetQuiet(false);
+      w_.SetQuiet(was_quiet);
       w_.SortReads(1);
       return Filled(moved);
     };
@@ -248,7 +249,7 @@ class WhileVjp : LoopVjp {
     Deliver(leaving);
   }
 
-  // Where the loop ran no more iterations than are reversed, its start value gets a cotangent.
+  // If the loop ran at most as many iterations as are reversed, its start value gets a cotangent.
   // The type by value: adding operations moves the table of values.
   Slot OfStart(const Slot& slot, Type type) {
     if (choice_ == nullptr || slot.presence() == Presence::kNever) return slot;

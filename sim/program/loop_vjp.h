@@ -9,7 +9,7 @@
 
 namespace simgrad::sim {
 
-// What all regions of one differentiation share.
+// The state that all regions of one differentiation share.
 struct Reversal {
   AdjointWriter& writer;
   const LoopCaptures& captures;

@@ -22,6 +22,7 @@
 #include "sim/program/print.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
+#include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
@@ -113,8 +114,8 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          const std::string& objective, const std::optional<AdjointSpec>& adjoint,
                          PathUse path, PassBudget& budget) {
   CountWorld(world, budget);
-  std::optional<AdjointSpec> spec = adjoint;
-  Program expanded = ExpandComposites(ExpandHalts(world, spec, budget), budget);
+  auto [halted, spec] = ExpandHalts(world, adjoint, budget);
+  Program expanded = ExpandComposites(std::move(halted), budget);
   expanded = NameTests(NumberDraws(std::move(expanded), budget), budget);
   const std::string structure = path == PathUse::kNone ? "" : StructureOf(expanded, budget);
   if (spec) expanded = MarkChoices(std::move(expanded), spec->loops, budget);
@@ -132,6 +133,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p = AssignPrecision(std::move(p), budget);
   p = RemoveUnread(std::move(p), budget);
   p = NumberCasts(std::move(p), budget);
+  p = PlaceTold(std::move(p), budget);
   p = MarkUsedInputs(std::move(p), budget);
   p = Renumber(std::move(p), budget);
   p = MarkInfinities(std::move(p), budget);

@@ -17,7 +17,7 @@ namespace {
 
 using enum OpCode;
 
-// What a guard compares with: at most this, or an infinity.
+// A guard compares with a number of at most this magnitude, or with an infinity.
 constexpr double kSmallest = 1e-5;
 bool IsGuardsNumber(double x) { return std::abs(x) <= kSmallest || std::isinf(x); }
 
@@ -41,7 +41,7 @@ class Namer {
   }
 
  private:
-  // Which values are literals that guards compare with, and what uses them.
+  // Finds the literals that guards compare with, and how each value is used.
   void Read(const Region& region) {
     for (const Op& op : region.ops) {
       budget_.Visit(1 + static_cast<int64_t>(op.operands.size()));
@@ -78,7 +78,7 @@ class Namer {
     return !behind_predicates_.empty() && behind_predicates_[value];
   }
 
-  // What chooses by reals, and whose choice counts.
+  // Whether an operation chooses by reals and its choice counts.
   bool Chooses(const Op& op) const {
     const bool counts =
         program_.level == TestLevel::kDecisions || program_.level == TestLevel::kAll;

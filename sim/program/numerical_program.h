@@ -17,17 +17,18 @@ namespace simgrad::sim {
 // How a loop is differentiated, other than by every iteration that ran (loop_choice.h).
 struct LoopChoice {
   enum class How : uint8_t { kTruncated, kImplicit };
-  enum class Solver : uint8_t { kDefault, kLu, kIteration };
+  enum class Solver : uint8_t { kDefault, kLu, kIteration, kGmres };
   std::string site;
   How how = How::kTruncated;
   int64_t last = 0;  // truncated: iterations
   Solver solver = Solver::kDefault;
-  double tol = 0;        // implicit, by iteration
+  double tol = 0;        // implicit, by iteration or gmres (implicit_solve.h)
   int64_t max_iter = 0;  // likewise
   double damping = 0;    // implicit
+  int64_t restart = 0;   // implicit, by gmres; 0: chosen
 };
 
-// What is to be differentiated: an objective, or cotangents that the caller sends.
+// The subject of a derivative: an objective, or cotangents that the caller sends.
 struct AdjointSpec {
   std::string objective;                // empty: only the caller's cotangents
   std::vector<bool> final_state;        // per state input: a cotangent of z[T] is sent
@@ -40,7 +41,7 @@ struct AdjointSpec {
 // The adjoint regions. Each takes and yields slots (loop.h): all cotangents, then all masks. kNone
 // marks a slot that is never present. States have the order of the state inputs.
 struct Adjoint {
-  // What enters at z[T]. Args: [seed, only where there is a terminal cost], then slots:
+  // The adjoint at z[T]. Args: [seed, only where there is a terminal cost], then slots:
   // final_state[n] and trajectory_state at T [n] as sent by the caller. Yields slots: z[T] [n],
   // exports of the last step [e]. Always there.
   Region terminal;
@@ -56,6 +57,9 @@ struct Adjoint {
   // `terminal` yields. Yields slots: the states sent [n]. Without an `initial` region it has no
   // yields, and the slots of z[0] are those of the states sent.
   Region initial;
+  // The solves that it tells of, by their sites "SITE.adjoint", and the input of the first (told.h).
+  std::vector<std::string> told;
+  int32_t first_told = -1;
 
   const Region& Last() const { return last ? *last : inner; }
 };

@@ -20,7 +20,7 @@
 
 namespace simgrad::sim {
 
-// What lowering may write. Measured: a world of 20,000 operations that need up to five operations
+// Limits of lowering. Measured: a world of 20,000 operations that need up to five operations
 // each in the adjoint of the last step and in that of every other fits; where every one needs more
 // than that (pow, atan2) about 12,000 do. At its peak, lowering holds about twice max_bytes.
 struct LoweredLimits {

@@ -72,7 +72,7 @@ std::string PathDecisions::Unique(const std::string& name) {
   return unique;
 }
 
-// Of columns without a site in the program the names stay clear of those that have one.
+// The name of a column without a site; it differs from the names of all sites of the program.
 std::string PathDecisions::NameOfUnlisted(const Op& op) {
   const std::string own = op.site.empty() ? std::string(InfoOf(op.code).name) : op.site;
   std::string& name = clear_[own];

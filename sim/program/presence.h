@@ -1,4 +1,4 @@
-// Where a cotangent is present, as far as the program text knows.
+// The presence of a cotangent, as far as the program text knows.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ Presence Masked(Presence presence) {
   return presence == Presence::kAlways ? Presence::kMasked : presence;
 }
 
-// What leaves a loop through a slot.
+// The presence of what leaves a loop through a slot.
 Presence Leaving(const presence::LoopShape& shape, size_t slot, Presence presence) {
   const bool masks = shape.masks_carried && static_cast<int32_t>(slot) < shape.carried;
   return masks ? Masked(presence) : presence;

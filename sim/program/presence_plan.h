@@ -1,4 +1,4 @@
-// Where cotangents will be present in every region that differentiation writes, decided before
+// The presence of cotangents in every region that differentiation writes, decided before
 // anything is written.
 //
 // Maths: every slot of a region to be written (presence_shape.h) has a presence: the merge of what
@@ -62,14 +62,14 @@ class PresencePlan {
 
   // The loops of a scope, from the last operation of its region up. kNone: it is not written.
   LoopId LoopOf(ScopeId scope, int32_t ordinal) const;
-  // Of carried values, then of captures.
+  // The presence of carried values, then of captures.
   std::vector<Presence> PresenceOf(LoopId loop) const;
   ScopeId Inside(LoopId loop, Which which) const;
   // The place of an operation among all that are reversed, or -1; `next` counts those of the scope
   // that were asked for, from the last operation up.
   int32_t ReaderOf(ScopeId scope, const Op& op, size_t& next) const;
 
-  // What the plan is made of (read_order.h).
+  // The parts of the plan (read_order.h).
   const Scope& scope(int32_t scope) const { return presence::At(scopes_, scope); }
   const Loop& loop(int32_t loop) const { return presence::At(loops_, loop); }
   size_t slots() const { return given_.size(); }        // of all scopes
@@ -78,7 +78,7 @@ class PresencePlan {
   Presence Given(int32_t scope, int32_t slot) const;
 
  private:
-  // What rose and has yet to be followed: a slot of a scope, or a slot of a loop.
+  // A slot that rose and has yet to be followed: of a scope, or of a loop.
   struct Risen {
     bool of_loop;
     int32_t owner;

@@ -53,8 +53,8 @@ void ShapeReader::ReadOps(Reading& reading, const Region& region) {
   }
 }
 
-// Of what has several results only `own_vjp` is reversed; it is reversed once. Each result reaches
-// each operand: where there are several, through a slot of the operation's own, which is no value's.
+// Among operations with several results only `own_vjp` is reversed, and only once. Each result
+// reaches each operand. Several results do so through a slot of the operation that is no value's.
 void ShapeReader::ReadOp(Reading& reading, const Op& op) {
   if (op.results.size() != 1 && op.code != OpCode::kOwnVjp) return;
   RegionShape& shape = reading.shape;

@@ -25,7 +25,7 @@ auto& At(List& list, int32_t index) {
   return list[static_cast<size_t>(index)];
 }
 
-// Where the presence of a slot goes.
+// The destination of a slot's presence.
 struct Out {
   enum class To : uint8_t { kSlot, kLoopSlot, kLoopExport, kOwnerSlot, kOwnerExport };
   To to = To::kSlot;
@@ -37,7 +37,7 @@ struct Out {
 struct LoopShape;
 
 struct RegionShape {
-  // What a visit does, in order: hands on a slot, or enters a loop.
+  // One step of a visit, in order: hands on a slot, or enters a loop.
   struct Item {
     bool is_loop;
     int32_t index;
@@ -83,8 +83,8 @@ class ShapeReader {
   ShapeReader(const Program& program, const std::vector<bool>& takes, const LoopCaptures& captures,
               PassBudget& budget);
 
-  // Of a top-level region: what cotangents are contributed to, in this order, and whose presence is
-  // asked for at the end.
+  // Reads a top-level region. `entered`: values that get cotangents, in this order; `left`: values
+  // whose presence is asked for at the end.
   RegionShape Read(const Region& region, const std::vector<ValueId>& entered,
                    const std::vector<ValueId>& left);
 

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "sim/op/op_info.h"
+#include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
@@ -45,7 +46,7 @@ class Printer {
 
   size_t size() const { return text_.size(); }
 
-  // What was written so far is the head, where SayFunctions writes.
+  // Ends the head of the text, behind which SayFunctions writes.
   void EndHead() { head_size_ = text_.size(); }
 
   // Says which edition of the functions the program means, if it has one that changed.
@@ -60,14 +61,16 @@ class Printer {
     budget_.WroteText(static_cast<int64_t>(text_.size()));
   }
 
-  // Which comparisons are tests, if the program says it.
+  // Writes which comparisons are tests, if the program says so.
   void Level(const Program& program) {
     if (program.level == TestLevel::kDeclared) return;
     Line(0, "tests " + std::string(TestLevelName(program.level)));
   }
 
-  void Inputs() {
-    for (const Input& input : program_.inputs) {
+  // `count`: how many.
+  void Inputs(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      const Input& input = program_.inputs[i];
       std::string line =
           std::string(InputKindName(input.kind)) + " " + Defined(input.value) + " " + input.name;
       if (input.default_value) line += " = " + Number(*input.default_value);
@@ -203,7 +206,7 @@ std::string Print(const Program& program) {
   Printer printer(program, nullptr);
   printer.Line(0, "world " + program.name);
   printer.Level(program);
-  printer.Inputs();
+  printer.Inputs(program.inputs.size());
   PrintWorld(printer, program);
   for (const Objective& objective : program.objectives) {
     if (objective.HasStage()) printer.PrintRegion(0, "stage " + objective.name, objective.stage);
@@ -230,7 +233,7 @@ ProgramText PrintParts(const NumericalProgram& numerical, PassBudget* budget) {
   if (numerical.adjoint) printer.Line(0, "loss_scale " + Number(numerical.policy.loss_scale));
   printer.EndHead();
   parts.body_begin = printer.size();
-  printer.Inputs();
+  printer.Inputs(UntoldInputs(numerical));
   PrintWorld(printer, program);
   if (numerical.stage_cost != ValueId::kNone) {
     printer.Line(0,

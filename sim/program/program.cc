@@ -21,7 +21,7 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
       sites.push_back({op.attributes.site, SiteKind::kEvent, mapped * own, 0, 0, op.attributes.kind,
                        op.code == OpCode::kChoice});
     }
-    // Of a world: what lowering makes events of.
+    // In a world, these are the operations that lowering turns into events.
     const bool is_named = ComparesTwo(op) && !op.attributes.site.empty();
     if (op.code == OpCode::kAccept || is_named) {
       const int64_t own = ElementCount(program[op.operands[0]].type.shape);

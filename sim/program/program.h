@@ -84,7 +84,7 @@ struct Region {
   std::vector<ValueId> yields;
 };
 
-// What a test is for (name_tests.h); the last four may be declared.
+// The purpose of a test (name_tests.h); the last four may be declared.
 enum class TestKind : uint8_t {
   kFromFlow,  // not declared; data flow says it
   kTermination,
@@ -104,7 +104,7 @@ enum class CapOrder : uint8_t {
   kCapFirst,   // at the cap nothing is evaluated again
 };
 
-// Where an index is outside: the nearest place, a number instead, or nowhere.
+// The effect of an index outside: the nearest place, a number instead, or nowhere.
 enum class Bounds : uint8_t { kNone, kClip, kFill, kDrop };
 // How an update joins what is there.
 enum class Combine : uint8_t { kNone, kSet, kAdd, kMul, kMin, kMax };
@@ -128,17 +128,19 @@ struct Attributes {
   int64_t elements = 0;    // while: 0 per instance, n >= 1 per element of the leading axis
   int32_t carried = 0;     // while, for and their vjp: number of carried values
   int32_t scanned = 0;     // for: number of operands that it takes element by element
-  TestKind kind = TestKind::kFromFlow;   // event, comparisons: what is declared of the test
-  std::optional<Format> format;          // cast: explicit target format
-  std::optional<Overflow> overflow;      // cast: explicit overflow mode, else the role's
-  std::optional<CastRounding> rounding;  // cast: explicit, else the role's
-  bool reverse = false;                  // cumsum, for: from the last element down
-  Bounds bounds = Bounds::kNone;         // gather: clip or fill; scatter: clip or drop
-  Combine combine = Combine::kNone;      // scatter
-  bool upper = false;                    // triangular_solve: the upper triangle
-  bool transposed = false;               // triangular_solve, lu_solve
-  bool unit = false;                     // triangular_solve: ones on the diagonal
-  bool error = false;                    // halt: its instance is one that failed
+  TestKind kind = TestKind::kFromFlow;  // event, comparisons: what is declared of the test
+  std::optional<Format> format;         // cast: explicit target format
+  std::optional<Overflow> overflow;     // cast: explicit overflow mode, else the role's
+  // cast: explicit, else the role's; matmul: of its operands to tf32, none: they stay
+  std::optional<CastRounding> rounding;
+  bool reverse = false;              // cumsum, for: from the last element down
+  Bounds bounds = Bounds::kNone;     // gather: clip or fill; scatter: clip or drop
+  Combine combine = Combine::kNone;  // scatter
+  bool upper = false;                // triangular_solve: the upper triangle
+  bool transposed = false;           // triangular_solve, lu_solve
+  bool unit = false;                 // triangular_solve: ones on the diagonal
+  bool error = false;                // halt: its instance is one that failed
+  bool ordered = false;              // matmul: adds its products in `order`, else by fma
   // Fields of one size stand together: a program holds millions of bytes of these.
   Format accumulator = Format::kF32;  // sum, cumsum: filled in by AssignPrecision, as is `order`
   int32_t draw = 0;                   // uniform, normal, stochastic casts: its number (draws.h)
@@ -191,7 +193,7 @@ inline bool IsStochastic(const Op& op) {
 // An operation whose result counts as a decision of the site that it names.
 inline bool IsTest(const Op& op) { return op.code == OpCode::kEvent || op.code == OpCode::kChoice; }
 
-// Which comparisons of reals are tests with sites of their own (name_tests.h).
+// The comparisons of reals that are tests with sites of their own (name_tests.h).
 enum class TestLevel : uint8_t {
   kDeclared,   // none: loops and events alone are sites, and what else compares decides nothing
   kLoops,      // none, although they may decide
@@ -238,7 +240,7 @@ struct Site {
   TestKind test_kind = TestKind::kFromFlow;  // of an event, in programs with a level (name_tests.h)
   bool chooses = false;                      // an event whose values are integers: a choice
 };
-// What signatures know a site by: of "name" its hash, of "name#k", occurrence k, s(that hash ^ k).
+// The number of a site in signatures: the hash of "name"; for occurrence k, "name#k", s(hash ^ k).
 uint64_t HashOfSite(std::string_view name);
 // "name" of both.
 std::string_view BaseOfSite(std::string_view name);

@@ -34,7 +34,7 @@ class ReadOrder::Rounds {
   }
 
  private:
-  // What the next visit of each region of a loop begins with.
+  // The items with which the next visit of each region of a loop begins.
   struct Pending {
     std::vector<int32_t> slots[4];
     std::vector<int32_t> leave;  // slots of the loop, met since the region around it looked

@@ -19,7 +19,7 @@ constexpr size_t kMostAxes = 8;  // of an array of a program
 
 const Type kCounter = {ElementType::kI32, {}};
 
-// What one column holds, as the region around the decision knows it.
+// The content of one column, as the region around the decision knows it.
 struct Kept {
   size_t column;
   ValueId value;
@@ -156,7 +156,7 @@ class Recorder {
     type.shape.insert(type.shape.begin(), length);
     return type;
   }
-  // Of a loop that does not run per element there are no elements.
+  // A loop that does not run per element adds no axis of elements.
   void AddAxis(size_t column, int64_t length, int32_t loop) {
     if (length == 0) return;
     columns_[column].shape.insert(columns_[column].shape.begin(), length);

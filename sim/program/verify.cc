@@ -147,7 +147,7 @@ absl::Status Verifier::CheckInputType(const Input& input, const std::string& fie
   return absl::OkStatus();
 }
 
-// Of a program that is otherwise sound. A stage cost is part of its step.
+// Expects a program that is otherwise sound. A stage cost is part of its step.
 absl::Status Verifier::CheckWork() const {
   const auto check = [this](double work, const std::string& field) {
     if (work <= static_cast<double>(limits_.max_step_work)) return absl::OkStatus();
@@ -236,7 +236,7 @@ absl::Status Verifier::CheckObjectives() {
   return absl::OkStatus();
 }
 
-// What an instance that has halted exports does not stand.
+// Observables of an instance that has halted are 0, so a terminal cost must not read them.
 absl::Status Verifier::CheckStanding(const Region& terminal, const std::string& field) {
   if (halts_ == 0) return absl::OkStatus();
   std::vector<bool> used(program_.values.size(), false);

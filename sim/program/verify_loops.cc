@@ -122,7 +122,7 @@ absl::Status Verifier::CheckCond(const Op& op, const std::string& field, int64_t
   return LoopResults(op, field);
 }
 
-// What the body yields may hang on anything that could stand in the place of the call.
+// The yields of the body may depend on any value that the place of the call sees.
 absl::Status Verifier::CheckCall(const Op& op, const std::string& field, int64_t depth,
                                  int64_t iterations) {
   const size_t regions = op.regions.size();

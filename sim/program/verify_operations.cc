@@ -284,7 +284,7 @@ absl::Status Verifier::CheckNamedTest(const Op& op, const std::string& field) {
   return CheckSite(op, field);
 }
 
-// What a vjp decides is named and not recorded.
+// A decision inside a vjp has a name and is not recorded.
 absl::Status Verifier::CheckSite(const Op& op, const std::string& field) {
   if (in_vjp_ > 0) return CheckName(op.attributes.site, field + ".decision_site");
   if (kind_ != Kind::kStep) {

@@ -42,14 +42,30 @@ def client(server):
         yield connected
 
 
-@pytest.mark.parametrize("row", rows.ROWS, ids=lambda row: row.name)
-def test_both_sides_of_a_row_agree_and_can_be_timed(row, yardstick, server, client):
+FOREIGN = [r for r in rows.ROWS if r.subject == "foreign"]
+
+
+def agree_and_can_be_timed(row, yardstick, server, client):
     ours = measure.Ours(row, "least", server, client)
     theirs, _ = yardstick.prepare(row, "least")
     measure.compare(row, ours.results(), theirs)
     for side in (ours, yardstick):
         seconds = side.timed(1)
         assert seconds["wall"] > 0 and seconds["processor"] > 0
+
+
+@pytest.mark.parametrize("row", [r for r in rows.ROWS if r not in FOREIGN], ids=lambda row: row.name)
+def test_both_sides_of_a_row_agree_and_can_be_timed(row, yardstick, server, client):
+    agree_and_can_be_timed(row, yardstick, server, client)
+
+
+@pytest.mark.long  # JAX compiles the steps of libraries for up to a minute, and longer without its optimizations
+@pytest.mark.parametrize("row", FOREIGN, ids=lambda row: row.name)
+def test_both_sides_of_a_row_of_a_library_agree_and_can_be_timed(row, server, client):
+    if not table.JAX_PYTHON.exists():
+        pytest.skip("no .venv-jax: scripts/setup-jax makes it")
+    with measure.Yardstick() as yardstick:
+        agree_and_can_be_timed(row, yardstick, server, client)
 
 
 def test_a_yardstick_of_other_numbers_is_an_error(yardstick, server, client):

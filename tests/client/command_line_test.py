@@ -40,8 +40,12 @@ def test_configuration_and_policy_are_those_of_the_client():
         "termination.format=f32",
         "--role",
         "termination.order=sequential",
+        "--role",
+        "network.scale=amax",
         "--site",
         "projection.accumulator=f64",
+        "--site",
+        "projection.products=pairwise",
         "--loss-scale",
         "65536",
         "--nonfinite",
@@ -56,7 +60,8 @@ def test_configuration_and_policy_are_those_of_the_client():
         .nonfinite("stop")
         .role("termination", format="f32")
         .role("termination", order="sequential")
-        .site("projection", accumulator="f64")
+        .role("network", scale="amax")
+        .site("projection", accumulator="f64", products="pairwise")
         .loss_scale(65536)
     )
     assert command_line._policy(chosen) == expected
@@ -76,6 +81,7 @@ def test_numbers_become_what_the_input_is_declared_as(tmp_path):
         ["program", "--world", "w", "--config", "tol"],
         ["program", "--world", "w", "--role", "termination=f32"],
         ["program", "--world", "w", "--role", "termination.colour=red"],
+        ["program", "--world", "w", "--site", "projection.scale=amax"],
         ["program", "--world", "w", "--config", "tol=1", "--config", "tol=2"],
         ["program", "--world", "w", "--role", "state.format=f16", "--role", "state.format=f32"],
     ],

@@ -197,6 +197,10 @@ def block(first, end):
         instances=[instances],
     )
     message.ranges.add(role="state", underflows=2 * (end - first), overflows=0)
+    steps = end - first
+    message.absorption.add(
+        state="x", role="dynamics", label="step.py:7", additions=3 * steps, absorbed=steps
+    )
     return simgrad_pb2.RolloutPart(diagnostics=message)
 
 

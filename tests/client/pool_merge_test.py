@@ -7,6 +7,7 @@ from fake_server import block, header, progress, result
 import simgrad as sg
 from simgrad import diagnostics
 from simgrad.assembly import Assembly
+from simgrad.diagnostics import AdditionSite
 from simgrad.pool.cut import Shard
 from simgrad.pool.merge import Merge
 from simgrad.pool.merge_steps import ForwardMerge, larger, merged_backward, smaller
@@ -112,6 +113,9 @@ def test_blocks_that_end_elsewhere_merge_to_the_steps_that_all_have_done():
     assert taken == [None, (0, 2), (2, 3), None, (3, 8)]
     (underflows,) = (r.underflows for r in last.ranges)
     assert underflows == 2 * 2 * 8  # all of them, with the last block
+    (absorption,) = last.absorption
+    assert (absorption.state, absorption.role, absorption.label) == ("x", "dynamics", "step.py:7")
+    assert (absorption.additions, absorption.absorbed) == (2 * 3 * 8, 2 * 8)
     assert last.terminations[0].runs == [2 * t for t in range(3, 8)]
     assert last.sampled_steps == [4, 6] and last.states[0].zeros == [8, 12]
 
@@ -191,6 +195,8 @@ def test_a_repeated_shard_is_counted_once():
     assert found.sites["projection"].runs.tolist() == [2 * t for t in range(8)]
     assert found.sites["projection"].iterations.shape == (8, 4)
     assert found.ranges["state"].underflows == 2 * 2 * 8
+    assert found.absorption["x"].share == 1 / 3
+    assert found.absorption["x"].sites == [AdditionSite("dynamics", "step.py:7", 48, 16)]
     kinds = [part.WhichOneof("part") for part in given]
     assert kinds.count("header") == kinds.count("result") == 1 and kinds[0] == "header"
 
@@ -287,6 +293,18 @@ def test_a_row_that_is_not_finite_is_skipped():
     found = of_two(one, two)
     assert found.skipped and found.params["k"] == 0.5
     assert found.params["r"].tolist()[:3] == [1.0, 2.0, 3.0]
+
+
+def test_solves_of_an_adjoint_add_and_the_larger_counts():
+    one, two = gradient([]), gradient([])
+    one.result.adjoint_solves.add(
+        site="a.adjoint", solves=2, turns=9, most_turns=5, capped=1, residual=0.5
+    )
+    two.result.adjoint_solves.add(site="a.adjoint", solves=3, turns=9, most_turns=4, residual=0.75)
+    two.result.adjoint_solves.add(site="b.adjoint", solves=1, turns=1, most_turns=1)
+    found = of_two(one, two).adjoint_solves
+    assert found["a.adjoint"] == sg.AdjointSolves(5, 18, 5, 1, 0.75)
+    assert found["b.adjoint"] == sg.AdjointSolves(1, 1, 1, 0, 0.0)
 
 
 def test_counts_of_gradients_add_and_gates_are_named():

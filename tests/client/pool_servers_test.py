@@ -10,6 +10,7 @@ import pytest
 from fake_server import FakeClock, FakeServer, answer, refuse, work, world
 
 import simgrad as sg
+from simgrad.clock import Clock
 from simgrad.failure import Kind
 from simgrad.pool import servers as servers_of_pool
 from simgrad.pool.servers import Address, Server, Servers, shares
@@ -241,7 +242,7 @@ class Channel:
     def unary_unary(self, *args, **options):
         return None
 
-    unary_stream = unary_unary
+    unary_stream = stream_unary = unary_unary
 
 
 @pytest.fixture
@@ -317,7 +318,7 @@ def test_a_name_server_of_ones_own_is_refused():
 
 
 def server(threads=1, kind="cpu"):
-    made = Server(Address("localhost:1", ""), grpc.insecure_channel("localhost:1"))
+    made = Server(Address("localhost:1", ""), grpc.insecure_channel("localhost:1"), Clock())
     made.info = simgrad_pb2.ServerInfo(default_device=kind)
     made.info.devices.add(kind="cpu", threads=threads)
     if kind == "cuda":

@@ -238,10 +238,10 @@ def test_loops_and_the_seed_are_part_of_the_message():
     message = request.gradient_request(
         spec(seed=7),
         lambda: DECLARED,
-        loops={"newton": sg.Truncated(3), "rest": sg.Implicit("iteration", tol=1e-6)},
+        loops={"newton": sg.Truncated(3), "rest": sg.Implicit("gmres", tol=1e-6, restart=7)},
     )
     assert message.spec.seed == 7
     newton, rest = message.loops
     assert (newton.site, newton.truncated) == ("newton", 3)
-    assert (rest.implicit.solver, rest.implicit.tol) == ("iteration", 1e-6)
+    assert (rest.implicit.solver, rest.implicit.tol, rest.implicit.restart) == ("gmres", 1e-6, 7)
     assert request.description(sg.World("w"), None, "", loops=message.loops).loops[1] == rest

@@ -70,6 +70,8 @@ def everything(traces):
         values.tolist() for t in traces for step in t.sites["projection"].values for values in step
     ]
     told["underflows"] = sum(t.ranges["state"].underflows for t in traces if t.ranges)
+    absorption = [t.absorption["x"] for t in traces if t.absorption]
+    told["absorption"] = [sum(a.additions for a in absorption), sum(a.absorbed for a in absorption)]
     return told
 
 
@@ -99,6 +101,7 @@ def test_no_step_comes_twice_and_none_is_missing(fake, parts, ends):
     assert (stream.result.tries, fake.calls) == (2, 2)
     assert stream.result.sites["projection"].runs.tolist() == list(range(STEPS))
     assert stream.result.ranges["state"].underflows == 2 * STEPS
+    assert stream.result.absorption["x"].additions == 3 * STEPS
 
 
 def test_a_stream_may_break_again_and_again(fake):

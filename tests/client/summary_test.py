@@ -3,7 +3,8 @@
 import numpy as np
 
 from simgrad import results
-from simgrad.diagnostics import BirthCertificate, EventTrace, TerminationTrace
+from simgrad.diagnostics import Absorption, AdditionSite, BirthCertificate, EventTrace
+from simgrad.diagnostics import TerminationTrace
 
 F32 = results.RoleSetting("f32", "ieee", "pairwise", "f32", "native", "bitwise")
 BF16 = results.RoleSetting("bf16", "ieee", "sequential", "f32", "emulated", "bitwise")
@@ -50,6 +51,18 @@ def test_a_policy_groups_the_roles_that_run_alike():
         "  f32         pairwise sums in f32: state, adjoint",
         "  bf16        sequential sums in f32: dynamics",
         "  sites       floor {'format': 'f64'}",
+    ]
+
+
+def test_a_policy_tells_how_matrices_are_multiplied_where_it_is_asked_for():
+    network = results.RoleSetting(
+        *("tf32", "ieee", "pairwise", "f32", "emulated", "bitwise", "toward_zero", "exact")
+    )
+    policy = results.ResolvedPolicy("f32", {"state": F32, "network": network}, {}, 1.0, "report")
+    assert repr(policy).splitlines()[1:] == [
+        "  f32         pairwise sums in f32: state",
+        "  tf32        pairwise sums in f32, exact products, rounded toward_zero:",
+        "              network",
     ]
 
 
@@ -137,3 +150,13 @@ def test_an_event_tells_how_often_and_when_it_held():
     event.count[:] = 0
     event.margin_ulps[:] = np.inf
     assert repr(event) == "floor [membership]: 0 of 6 checks true; 2 changes"
+
+
+def test_absorption_tells_the_states_that_stand_still():
+    still = Absorption("x", [AdditionSite("dynamics", "w.py:3", 6, 6), AdditionSite("solver", "", 2, 0)])
+    moves = Absorption("v", [AdditionSite("dynamics", "w.py:4", 8, 0)])
+    assert (still.additions, still.absorbed, still.share) == (8, 6, 0.75)
+    assert repr(still) == "x in 75% of 8 additions"
+    assert Absorption("none").share == 0.0
+    lines = repr(gradient(absorption={"x": still, "v": moves})).splitlines()
+    assert "  absorbed    x in 75% of 8 additions" in lines

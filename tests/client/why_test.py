@@ -22,7 +22,7 @@ from simgrad.why.sensitivity import MOST_DIGITS, significant_digits
 from simgrad.why.sentence import Sentence, sentences, ulps
 from simgrad.why.split import parts_of
 from simgrad.why.tune import cheaper
-from simgrad.why.variants import ROLES, name_of, policies_by_name, variants_of
+from simgrad.why.variants import ROLES, name_of, policies_by_name, variants_of, with_rounding
 from simgrad.why.work import work_of
 
 BALL = sg.World("bouncing_ball", contact="toi")
@@ -99,6 +99,7 @@ def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), test
         types.SimpleNamespace(
             instances=3,
             events={},
+            absorption={},
             sites={
                 "solve": loop(
                     iterations_min=[it[0], 9],
@@ -152,6 +153,20 @@ def test_what_has_no_size_is_not_given_one():
         assert sentences(pair)[0].text == f"f16 takes the path of f32 in 3 of 3 instances, and {told}."
 
 
+def test_a_state_that_stands_still_is_told_where_the_reference_moves():
+    pair = zeroed(step=(-1, -1, -1))
+    shares = ({"x": 0.0, "y": 0.9, "v": 0.2}, {"x": 0.875, "y": 0.9, "v": 0.4})
+    for result, absorbed in zip((pair.reference_result, pair.other_result), shares):
+        result.absorption = {name: types.SimpleNamespace(share=share) for name, share in absorbed.items()}
+    said = [s for s in sentences(pair) if "absorbed" in s.facts]
+    assert [s.text for s in said] == [
+        "In f16 0.875 of the additions into `x` are absorbed, so that it stands still where its derivative says that "
+        "it moves (0 in f32)."
+    ]
+    assert not unbacked(said[0])
+    assert pair.absorption["v"] == (0.2, 0.4)
+
+
 def test_a_number_that_is_no_fact_is_seen():
     assert unbacked(Sentence("f32 stops at step 3 by -1 ulp in 12.5% of 4.", {"name": "f32", "step": 3, "of": 4})) == ["-1", "12.5%"]
     assert unbacked(Sentence("`x1` (a.py:7) is off by 1.23e-08.", {"s": "x1", "l": "a.py:7", "off": 1.2345e-8})) == []
@@ -166,6 +181,20 @@ def test_variants_are_named_and_the_first_policy_is_the_reference():
     policy = sg.Policy("bf16_unsafe").role("termination", format="f32")
     assert name_of(policy) == "bf16_unsafe.role('termination', format='f32')"
     assert list(policies_by_name({"cheap": policy})) == ["cheap"]
+
+
+def test_a_network_with_a_scale_keeps_its_rounding():
+    def rounded(policy):
+        roles = with_rounding(policy, "stochastic").to_proto().roles
+        return {r.role for r in roles if r.setting.rounding == "stochastic"}
+
+    others = set(ROLES) - {"tape", "gradient", "network"}
+    fp8 = sg.Policy("fp8_storage")
+    scaled = sg.Policy("f32").role("network", format="e4m3", scale="amax")
+    for policy in (fp8, fp8.role("network", format="e5m2"), scaled):
+        assert rounded(policy) == others
+    for policy in (fp8.role("network", format="bf16"), fp8.role("network", scale="none"), sg.Policy("f32")):
+        assert rounded(policy) == {*others, "network"}
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ LIMITS = {
     "SimgradTapeMemory",
 }
 CERTIFICATE = {"SimgradCertificateExpiry"}
+RELOAD = {"SimgradReloadFailing"}
 # What no caller can bring about; promtool's unit tests cover them.
 CANNOT_BE_FIRED = {
     "SimgradPoisonedMetric": "the guard of every observation is there so that it cannot",
@@ -174,7 +175,7 @@ def test_short_windows_replace_every_window(rules_text):
 
 def test_every_alert_is_fired_here_or_stands_in_a_list(rules_text):
     alerts = alerts_of(rules_text)
-    groups = (NUMERIC, SERVICE, OBJECTIVES, LIFE, LIMITS, CERTIFICATE, FALLBACK, GPU)
+    groups = (NUMERIC, SERVICE, OBJECTIVES, LIFE, LIMITS, CERTIFICATE, RELOAD, FALLBACK, GPU)
     groups += (CANNOT_BE_FIRED.keys(),)
     assert sum(map(len, groups)) == len(alerts)
     assert set().union(*groups) == alerts.keys()
@@ -306,7 +307,7 @@ def put_certificate(folder, days):
     new.rmdir()
 
 
-def test_the_alert_on_the_certificate_fires_and_clears_when_it_is_renewed(tmp_path, rules_text):
+def test_alerts_on_the_certificate_fire_and_clear_when_it_is_renewed(tmp_path, rules_text):
     put_certificate(tmp_path, days=1)
     files = (f"--tls_certificate={tmp_path}/tls.crt", f"--tls_key={tmp_path}/tls.key")
     watch = Watch(
@@ -314,6 +315,8 @@ def test_the_alert_on_the_certificate_fires_and_clears_when_it_is_renewed(tmp_pa
     )
     try:
         watch.fires(CERTIFICATE)
+        (tmp_path / "tls.crt").write_text("no certificate\n")
+        watch.fires(RELOAD, beside=CERTIFICATE)
         put_certificate(tmp_path, days=365)
         watch.clears()
     finally:

@@ -186,6 +186,7 @@ def test_the_load_makes_every_kind_of_event_happen(watched):
         "event_changes_total",
         "underflows_total",
         "overflows_total",
+        "additions_total",
         "rpc_cancelled_total",
         "rpc_deadline_exceeded_total",
         'grpc_code="InvalidArgument"',

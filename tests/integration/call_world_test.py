@@ -212,7 +212,12 @@ def test_a_fixed_point_is_differentiated_as_the_request_says(client):
     x, p = g.state["x"], np.array([0.5, 0.8])
     exact = -x * np.sin(p * x) / (1 + p * np.sin(p * x))
     np.testing.assert_allclose(g.params["p"], exact, rtol=1e-11)
-    for implicit in (sg.Implicit(), sg.Implicit("lu"), sg.Implicit("iteration", tol=1e-14)):
+    for implicit in (
+        sg.Implicit(),
+        sg.Implicit("lu"),
+        sg.Implicit("iteration", tol=1e-14),
+        sg.Implicit("gmres", tol=1e-14, restart=1),
+    ):
         solved = by_p(client, {"rest": implicit})
         np.testing.assert_allclose(solved.params["p"], exact, rtol=1e-12)
         assert not solved.initial["x"].any()
@@ -241,6 +246,84 @@ def test_an_implicit_derivative_of_a_loop_at_its_cap_is_told(client):
     )
     reversed_again = kept.vjp(loops={"rest": sg.Implicit()})
     assert reversed_again.reused and reversed_again.warnings == told.warnings
+
+
+def test_how_the_solves_of_an_adjoint_ended_is_told(client):
+    exact = by_p(client, {"rest": sg.Implicit()})
+    assert exact.adjoint_solves == {}
+    g = by_p(client, {"rest": sg.Implicit("iteration", tol=1e-6)})
+    solves = g.adjoint_solves["rest.adjoint"]
+    # w <- g + J w from g, J = -p sin(p x): the first power of J below 1e-6.
+    x, p = g.state["x"], np.array([0.5, 0.8])
+    shrinks = np.abs(p * np.sin(p * x))
+    turns = np.ceil(np.log(1e-6) / np.log(shrinks))
+    assert (solves.solves, solves.turns, solves.most_turns) == (2, turns.sum(), turns.max())
+    assert (solves.capped, g.warnings) == (0, [])
+    assert solves.residual == pytest.approx((shrinks**turns).max(), rel=1e-9)
+    capped = by_p(client, {"rest": sg.Implicit("iteration", tol=1e-6, max_iter=int(turns.min()))})
+    assert capped.adjoint_solves["rest.adjoint"].capped == 1
+    assert [w.split(" ended")[0] for w in capped.warnings] == ["1 solves at 'rest.adjoint'"]
+    # The rollout is that of every other choice, and so is what is kept of it.
+    assert capped.path_signatures.tolist() == exact.path_signatures.tolist()
+    kept = client.rollout(
+        resting,
+        steps=1,
+        initial={"x": [0.3, 0.9]},
+        params={"p": np.array([0.5, 0.8])},
+        objective="place",
+        policy="f64",
+        keep=True,
+    )
+    again = kept.vjp(loops={"rest": sg.Implicit("iteration", tol=1e-6, max_iter=int(turns.min()))})
+    assert again.reused and again.adjoint_solves == capped.adjoint_solves
+    np.testing.assert_array_equal(again.params["p"], capped.params["p"])
+
+
+MANY = 600
+
+
+@sg.world
+def many_numbers(x: sg.State[MANY], p: sg.Param):
+    def moved(y):
+        return -3.0 * y + 0.5 * np.concatenate([0.0 * y[:1], y[:-1]]) + p
+
+    return {"x": sg.fixed_point(moved, x, tol=1e-6, max_iter=2, site="many")}
+
+
+@many_numbers.objective
+def all_of_them(x):
+    return np.sum(x)
+
+
+def test_many_numbers_that_do_not_contract_are_solved_by_gmres(client):
+    def ask(implicit, policy="f64"):
+        return client.gradient(
+            many_numbers,
+            steps=1,
+            initial={"x": np.zeros((2, MANY))},
+            params={"p": 0.0},
+            objective="all_of_them",
+            policy=policy,
+            loops={"many": implicit},
+        )
+
+    system = 4.0 * np.eye(MANY) - 0.5 * np.eye(MANY, k=-1)
+    exact = 2 * np.linalg.solve(system, np.ones(MANY)).sum()
+    for restart in (0, 3):
+        g = ask(sg.Implicit("gmres", tol=1e-12, restart=restart))
+        assert float(g.params["p"]) == pytest.approx(exact, rel=1e-11)
+        assert g.adjoint_solves["many.adjoint"].capped == 0 and g.warnings == []
+    # In f32 a residual of 1e-12 is out of reach: told, and the derivative is as good as f32 is.
+    rounded = ask(sg.Implicit("gmres", tol=1e-12, max_iter=40), policy="f32")
+    assert float(rounded.params["p"]) == pytest.approx(exact, rel=1e-6)
+    told = rounded.adjoint_solves["many.adjoint"]
+    assert (told.solves, told.turns, told.capped) == (2, 80, 2) and told.residual < 1e-6
+    assert ask(sg.Implicit("iteration", max_iter=9)).adjoint_solves["many.adjoint"].capped == 2
+    with pytest.raises(sg.InvalidArgument, match="limit of solver lu is 512"):
+        ask(sg.Implicit("lu"))
+    with pytest.raises(sg.InvalidArgument, match="513 is not in 1 to 512") as caught:
+        ask(sg.Implicit("gmres", restart=513))
+    assert caught.value.field == "loops[0].restart"
 
 
 def test_a_loop_that_is_not_there_is_named(client):

@@ -189,18 +189,63 @@ def test_a_network_in_bf16_is_rounded_as_its_policy_says(client):
     np.testing.assert_array_equal(r.trajectory["push"][:, 0], rounded(10 * layer[:, 0], 24))
 
 
+def test_a_network_in_tf32_rounds_what_it_multiplies_and_nothing_else(client):
+    """The first push, to the bit: layers, biases and sums of products are those of f32."""
+    sizes = (4, 16, 12, 1)
+    params = parameters(sizes)
+    policy = sg.Policy("f32").role("network", format="tf32")
+    r = run(client, sizes, params, policy, 1, record=["push"])
+    assert r.program.text.count("inputs=tf32 nearest_even") == len(sizes) - 1
+    f32 = {name: rounded(value, 24) for name, value in params.items()}
+    layer = rounded(np.stack(list(START.values()), axis=1), 24)
+    for i in range(1, len(sizes)):
+        sums = np.zeros((3, sizes[i]))
+        for k in range(sizes[i - 1]):
+            read = rounded(layer[:, k, None], 11) * rounded(f32[f"w{i}"][k], 11)
+            sums = rounded(sums + read, 24)
+        layer = rounded(np.tanh(rounded(sums + f32[f"b{i}"], 24)), 24)
+    np.testing.assert_array_equal(r.trajectory["push"][:, 0], rounded(10 * layer[:, 0], 24))
+
+
+def test_a_network_in_tf32_has_gradients_beside_those_of_f32(client):
+    sizes = (4, 16, 12, 1)
+    params = parameters(sizes)
+
+    def weights_of(policy):
+        g = client.gradient(
+            sg.worlds.cartpole(sizes),
+            steps=STEPS,
+            policy=policy,
+            initial=START,
+            params=params,
+            objective="balance",
+            wrt=["w1", "w2", "w3"],
+        )
+        return np.concatenate([g.params[f"w{i}"].ravel() for i in (1, 2, 3)])
+
+    exact, plain = weights_of("f64"), weights_of("f32")
+    network = sg.Policy("f32").role("network", format="tf32", rounding="toward_zero")
+    forward = weights_of(network)
+    both = weights_of(network.role("adjoint", format="tf32", rounding="toward_zero"))
+    scale = np.abs(exact).max()
+    errors = [np.abs(found - exact).max() / scale for found in (plain, forward, both)]
+    assert errors[0] < 1e-4 < errors[1] < 0.1 and errors[2] < 0.1
+    assert (forward != both).any() and (forward != 0).all()
+
+
 def test_narrow_networks_differ_and_the_answer_says_what_ran(client):
     sizes = (4, 16, 12, 1)
     params = parameters(sizes)
     exact = run(client, sizes, params).values
     errors = {}
-    for name in ("f32", "bf16", "e4m3"):
+    for name in ("f32", "tf32", "bf16", "e4m3"):
         r = run(client, sizes, params, sg.Policy("f32").role("network", format=name))
         ran = r.program.policy.roles
         assert ran["network"].format == name and ran["network"].accumulator == "f32"
         assert ran["dynamics"].format == ran["state"].format == "f32"
         errors[name] = np.abs(r.values / exact - 1).max()
     assert errors["f32"] < 1e-5 < 1e-4 < errors["bf16"] < 0.1 and errors["bf16"] < errors["e4m3"]
+    assert errors["f32"] < errors["tf32"] < errors["bf16"]
 
 
 def test_sizes_that_do_not_fit_are_refused():

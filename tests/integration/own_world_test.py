@@ -275,6 +275,7 @@ def test_every_operation_of_the_builder_is_verified_and_runs(client):
         "lu_permutation": dict(a=square),
         "lu_solve": dict(a=square, factors=factors, permutation=b.lu_permutation(square), b=column),
         "solve": dict(a=square, b=column),
+        "fake_quantize": dict(a=x, format="e5m2", axes=1, scale=[0.5, 2.0]),
         "shl": dict(a=places, b=places),
         "shr": dict(a=places, b=places),
     }

@@ -55,7 +55,73 @@ TEST(Policy, PresetsAreThoseOfTheTable) {
     EXPECT_EQ(policy[Role::kTermination].accumulator, row.decision);
     EXPECT_EQ(policy[Role::kSolver].order, row.order);
     EXPECT_EQ(policy.loss_scale, row.loss_scale);
+    const bool scales = std::string(row.preset) == "fp8_storage";
+    for (int i = 0; i < kRoleCount; ++i) {
+      const Role role = static_cast<Role>(i);
+      const Scale expected = scales && role == Role::kNetwork ? Scale::kAmax : Scale::kNone;
+      EXPECT_EQ(policy[role].scale, expected) << row.preset << " " << RoleName(role);
+    }
   }
+}
+
+TEST(Policy, ARoleWithAScaleSaturatesAndComputesInItsAccumulator) {
+  PolicySpec spec;
+  RoleOverride fp8;
+  fp8.format = Format::kE5m2;
+  spec.roles = {{"network", fp8}};
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].scale, Scale::kNone);
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].computes_in(), Format::kE5m2);
+  spec.roles[0].second.scale = Scale::kAmax;
+  const RoleSetting scaled = Resolved(spec)[Role::kNetwork];
+  EXPECT_EQ(scaled.format, Format::kE5m2);
+  EXPECT_EQ(scaled.overflow, Overflow::kSaturate);
+  EXPECT_EQ(scaled.computes_in(), Format::kF32);
+  spec.roles[0].second.accumulator = Format::kF64;
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].computes_in(), Format::kF64);
+}
+
+TEST(Policy, AnotherFormatDropsTheScaleOfThePreset) {
+  PolicySpec spec;
+  spec.preset = "fp8_storage";
+  RoleOverride change;
+  change.format = Format::kBf16;
+  spec.roles = {{"network", change}};
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].computes_in(), Format::kBf16);
+  spec.roles[0].second.format = Format::kE5m2;
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].scale, Scale::kAmax);
+  spec.roles[0].second.scale = Scale::kNone;
+  EXPECT_EQ(Resolved(spec)[Role::kNetwork].computes_in(), Format::kE5m2);
+  spec.roles.clear();
+  RoleOverride wide;
+  wide.format = Format::kF16;
+  spec.sites = {{"layer", wide}};
+  EXPECT_EQ(Resolved(spec).At(Role::kNetwork, "layer").computes_in(), Format::kF16);
+}
+
+TEST(Policy, RefusesAScaleWhereThereIsNone) {
+  PolicySpec spec;
+  RoleOverride scaled;
+  scaled.scale = Scale::kAmax;
+  spec.roles = {{"network", scaled}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].scale");  // in f32
+  scaled.format = Format::kE4m3;
+  spec.roles = {{"network", scaled}};
+  EXPECT_EQ(ErrorField(spec), "");
+  spec.roles = {{"tape", scaled}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].scale");
+  RoleOverride overflows = scaled;
+  overflows.overflow = Overflow::kIeee;
+  spec.roles = {{"network", overflows}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].overflow");
+  RoleOverride stochastic = scaled;
+  stochastic.rounding = CastRounding::kStochastic;
+  spec.roles = {{"network", stochastic}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].rounding");
+  spec.roles.clear();
+  RoleOverride of_site;
+  of_site.scale = Scale::kAmax;
+  spec.sites = {{"projection", of_site}};
+  EXPECT_EQ(ErrorField(spec), "sites[0].scale");
 }
 
 TEST(Policy, ARoleOverridesThePresetAndASiteTheRole) {
@@ -103,6 +169,82 @@ TEST(Policy, RefusesARoundingThatCouldDoNothing) {
   EXPECT_EQ(ErrorField(spec), "sites[0].rounding");
   spec.sites = {{"projection", stochastic}};
   EXPECT_EQ(ErrorField(spec), "");
+}
+
+RoleOverride Tf32(std::optional<CastRounding> rounding = std::nullopt) {
+  RoleOverride change;
+  change.format = Format::kF32;
+  change.is_tf32 = true;
+  change.rounding = rounding;
+  return change;
+}
+
+TEST(Policy, Tf32RoundsWhatMatmulReadsAndNoCast) {
+  PolicySpec spec;
+  spec.preset = "bf16_safe";
+  spec.roles = {{"network", Tf32()}, {"adjoint", Tf32(CastRounding::kTowardZero)}};
+  const Policy policy = Resolved(spec);
+  const RoleSetting& network = policy[Role::kNetwork];
+  EXPECT_EQ(network.format, Format::kF32);
+  EXPECT_EQ(network.accumulator, Format::kF32);
+  EXPECT_EQ(network.inputs, CastRounding::kNearestEven);
+  EXPECT_EQ(policy[Role::kAdjoint].inputs, CastRounding::kTowardZero);
+  EXPECT_EQ(policy[Role::kAdjoint].rounding, CastRounding::kNearestEven);
+  EXPECT_EQ(policy[Role::kDynamics].inputs, std::nullopt);
+}
+
+TEST(Policy, ASiteTakesTf32AwayOrGivesItsRounding) {
+  RoleOverride narrow;
+  narrow.format = Format::kBf16;
+  RoleOverride away;
+  away.rounding = CastRounding::kNearestAway;
+  PolicySpec spec;
+  spec.roles = {{"network", Tf32(CastRounding::kTowardZero)}};
+  spec.sites = {{"narrow", narrow}, {"away", away}, {"tf32", Tf32()}};
+  const Policy policy = Resolved(spec);
+  EXPECT_EQ(policy.At(Role::kNetwork, "narrow").inputs, std::nullopt);
+  EXPECT_EQ(policy.At(Role::kNetwork, "away").inputs, CastRounding::kNearestAway);
+  EXPECT_EQ(policy.At(Role::kNetwork, "away").rounding, CastRounding::kNearestEven);
+  EXPECT_EQ(policy.At(Role::kDynamics, "away").rounding, CastRounding::kNearestAway);
+  EXPECT_EQ(policy.At(Role::kDynamics, "tf32").inputs, CastRounding::kNearestEven);
+}
+
+TEST(Policy, Tf32IsRefusedWhereNothingIsReadAsIt) {
+  PolicySpec spec;
+  for (const char* role : {"state", "termination", "event", "tape", "gradient"}) {
+    spec.roles = {{role, Tf32()}};
+    EXPECT_EQ(ErrorField(spec), "roles[0].format") << role;
+  }
+  spec.roles = {{"solver", Tf32(CastRounding::kStochastic)}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].rounding");
+  RoleOverride stochastic;
+  stochastic.rounding = CastRounding::kStochastic;
+  spec.roles = {{"solver", Tf32()}};
+  spec.sites = {{"other", {}}, {"floor", stochastic}};
+  EXPECT_EQ(ErrorField(spec), "sites[1].rounding");
+}
+
+TEST(Policy, ProductsAreAChainOfFmaWhateverTheOrderOfSums) {
+  RoleOverride ordered;
+  ordered.products = ProductsFromText("shuffled(7)");
+  PolicySpec spec;
+  spec.preset = "bf16_unsafe";
+  spec.roles = {{"network", ordered}};
+  const Policy policy = Resolved(spec);
+  EXPECT_EQ(policy[Role::kSolver].order, Order::kSequential);
+  EXPECT_EQ(TextOf(policy[Role::kSolver].products), "fma_chain");
+  EXPECT_EQ(TextOf(policy[Role::kNetwork].products), "shuffled(7)");
+  EXPECT_EQ(ProductsFromText("shuffled"), std::nullopt);
+  RoleOverride chain;
+  chain.products = ProductsFromText("fma_chain");
+  spec.sites = {{"plain", chain}};
+  EXPECT_EQ(Resolved(spec).At(Role::kNetwork, "plain").products, Products{});
+  for (const char* role : {"tape", "gradient"}) {
+    spec.roles = {{role, ordered}};
+    EXPECT_EQ(ErrorField(spec), "roles[0].products");
+    spec.roles = {{role, chain}};
+    EXPECT_EQ(ErrorField(spec), "");
+  }
 }
 
 TEST(Policy, RefusesWithTheFieldInQuestion) {

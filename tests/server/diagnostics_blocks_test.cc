@@ -9,7 +9,11 @@ namespace {
 
 const std::vector<sim::Site> kSites = {{"loop", sim::SiteKind::kTermination, 1, 25},
                                        {"event", sim::SiteKind::kEvent, 1, 0}};
-const ColumnNames kNames = {{"loop"}, {"event"}, {""}, {"y"}};
+// The last two sites are one entry.
+const std::vector<sim::AdditionSite> kAdditions = {{"y", "step.py:7", precision::Role::kDynamics},
+                                                   {"y", "step.py:9", precision::Role::kDynamics},
+                                                   {"y", "step.py:9", precision::Role::kDynamics}};
+const ColumnNames kNames = {{"loop"}, {"event"}, {""}, {"y"}, {}, kAdditions};
 
 // Steps [first, first + steps) of a run of 40, every number telling its step.
 sim::StepDiagnostics Range(int64_t first, int64_t steps) {
@@ -29,12 +33,15 @@ sim::StepDiagnostics Range(int64_t first, int64_t steps) {
     diagnostics.states[0][k].zeros = static_cast<uint64_t>(diagnostics.sampled_steps[k]);
   }
   diagnostics.ranges.underflows[0] = 1;
+  for (uint64_t site = 0; site < kAdditions.size(); ++site) {
+    diagnostics.additions.push_back({precision::Role::kDynamics, 10 * site, site});
+  }
   return diagnostics;
 }
 
 void ExpectContiguous(const std::vector<v1::DiagnosticsBlock>& blocks, int64_t steps) {
   int64_t next = 0;
-  uint64_t underflows = 0;
+  uint64_t underflows = 0, additions = 0, absorbed = 0;
   std::vector<int64_t> sampled;
   for (const v1::DiagnosticsBlock& block : blocks) {
     EXPECT_EQ(block.first_step(), next);
@@ -65,11 +72,20 @@ void ExpectContiguous(const std::vector<v1::DiagnosticsBlock>& blocks, int64_t s
       EXPECT_EQ(block.states(0).zeros(k), static_cast<uint64_t>(block.sampled_steps(k)));
     }
     for (const v1::RoleRange& range : block.ranges()) underflows += range.underflows();
+    for (const v1::Absorption& entry : block.absorption()) {
+      EXPECT_EQ(entry.state(), "y");
+      EXPECT_EQ(entry.label(), "step.py:9");  // nothing was added at the other
+      EXPECT_EQ(entry.role(), "dynamics");
+      additions += entry.additions();
+      absorbed += entry.absorbed();
+    }
     next += block.steps();
   }
   EXPECT_EQ(next, steps);
   EXPECT_EQ(sampled, (std::vector<int64_t>{7, 15, 23, 31, 39}));
   EXPECT_EQ(underflows, 4u);
+  EXPECT_EQ(additions, 4u * 30u);
+  EXPECT_EQ(absorbed, 4u * 3u);
 }
 
 std::vector<v1::DiagnosticsBlock> Taken(PendingDiagnostics& pending) {

@@ -206,7 +206,9 @@ void AskMore(Message& message, bool has_loops, Dice& dice) {
       if (dice.OneIn(2)) {
         loop.set_truncated(dice.Between(0, 3));
       } else {
-        loop.mutable_implicit()->set_solver(dice.OneIn(2) ? "lu" : "iteration");
+        constexpr std::array<const char*, 3> kSolvers = {"lu", "iteration", "gmres"};
+        loop.mutable_implicit()->set_solver(kSolvers[static_cast<size_t>(dice.Below(3))]);
+        if (dice.OneIn(4)) loop.mutable_implicit()->set_restart(dice.Doubling(10));
         loop.mutable_implicit()->set_max_iter(dice.Doubling(20));
       }
       if (dice.OneIn(2)) break;

@@ -230,6 +230,17 @@ std::vector<Case> PolicyCases() {
        "spec.policy.roles[0].setting.accumulator"},
       {"StorageAccumulator", [](auto& r) { RoleSettingOf(r, "solver").set_accumulator("e5m2"); },
        "spec.policy.roles[0].setting.accumulator"},
+      {"UnknownProducts", [](auto& r) { RoleSettingOf(r, "solver").set_products("tree"); },
+       "spec.policy.roles[0].setting.products", "INVALID_FIELD", "fma_chain, sequential"},
+      {"StateInTf32", [](auto& r) { RoleSettingOf(r, "state").set_format("tf32"); },
+       "spec.policy.roles[0].setting.format", "INVALID_FIELD", "no format of values"},
+      {"StochasticTf32",
+       [](auto& r) {
+         v1::RoleSetting& setting = RoleSettingOf(r, "solver");
+         setting.set_format("tf32");
+         setting.set_rounding("stochastic");
+       },
+       "spec.policy.roles[0].setting.rounding", "INVALID_FIELD", "not stochastic"},
       {"UnknownSite",
        [](auto& r) {
          v1::SiteOverride* change = r.mutable_spec()->mutable_policy()->add_sites();
@@ -361,7 +372,7 @@ std::vector<Case> GradientCases() {
          r.mutable_loops(0)->set_truncated(2);
        },
        "loops[0].site"},
-      {"UnknownSolver", [](auto& r) { r.add_loops()->mutable_implicit()->set_solver("gmres"); },
+      {"UnknownSolver", [](auto& r) { r.add_loops()->mutable_implicit()->set_solver("cg"); },
        "loops[0].implicit.solver"},
   };
 }

@@ -214,5 +214,37 @@ TEST(WireCheck, OfDamagedBytesThatPassNothingIsUnknownToTheParser) {
   EXPECT_GT(passed, 1000);
 }
 
+int RepeatedNumbers(const google::protobuf::Descriptor* type) {
+  int packed = 0;
+  for (int i = 0; i < type->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const field = type->field(i);
+    if (!field->is_packable()) continue;
+    EXPECT_TRUE(field->is_packed()) << field->full_name() << " takes a tag for each number";
+    ++packed;
+  }
+  for (int i = 0; i < type->nested_type_count(); ++i)
+    packed += RepeatedNumbers(type->nested_type(i));
+  return packed;
+}
+
+TEST(WireCheck, NumbersOfAMessageArePacked) {
+  int packed = 0;
+  for (const google::protobuf::Descriptor* some :
+       {v1::GradientRequest::descriptor(), v1::Program::descriptor(), v1::Tensor::descriptor(),
+        v1::DiagnosticsBlock::descriptor(), v1::Policy::descriptor()}) {
+    for (int i = 0; i < some->file()->message_type_count(); ++i) {
+      packed += RepeatedNumbers(some->file()->message_type(i));
+    }
+  }
+  EXPECT_GT(packed, 50);
+
+  v1::Op op;
+  for (int i = 0; i < 1000; ++i) op.add_literal(0.1 * i);
+  EXPECT_LE(op.ByteSizeLong(), 8 * 1000 + 8u);
+  op.Clear();
+  for (int i = 0; i < 1000; ++i) op.add_indices(i % 128);
+  EXPECT_LE(op.ByteSizeLong(), 1000 + 8u);
+}
+
 }  // namespace
 }  // namespace simgrad::server::validation

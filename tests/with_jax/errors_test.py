@@ -52,18 +52,6 @@ def test_primitives_without_a_rule_are_listed_together():
     assert "eigh" in str(error) and "svd" in str(error)
 
 
-def test_draws_of_a_key_that_changes_are_refused_by_name():
-    def step(state):
-        key, mine = jax.random.split(state["key"])
-        return {"x": state["x"] + jax.random.uniform(mine, (2,)), "key": key}
-
-    error = refused(step, {"x": X, "key": jax.random.key(0)})
-    assert [problem.line for problem in error.problems] and all(
-        problem.line in (line(step, 1), line(step, 2)) for problem in error.problems
-    )
-    assert "'random_split' has no rule" in str(error)
-
-
 def test_a_callback_is_refused_and_a_print_left_out():
     def step(state):
         jax.debug.print("x {}", state["x"])
@@ -145,6 +133,8 @@ def test_words_that_are_none_are_refused_with_those_that_are():
     assert "termination" in error.problems[0].hint
     with pytest.raises(ValueError, match="tests 'most': one of decisions, all, loops"):
         simgrad.jax.world(lambda s: {"x": 2 * s["x"]}, state={"x": X}, tests="most")
+    with pytest.raises(ValueError, match="random 'rbg': one of threefry, philox"):
+        simgrad.jax.world(lambda s: {"x": 2 * s["x"]}, state={"x": X}, random="rbg")
 
 
 def test_init_gives_leaves_of_the_state_in_their_types():
@@ -159,8 +149,3 @@ def test_init_gives_leaves_of_the_state_in_their_types():
 
 def test_what_is_observed_must_be_there():
     assert "no leaf 'y'" in str(refused(lambda s: {"x": 2 * s["x"]}, observe=["y"]))
-
-
-def test_what_is_not_there_yet_says_so():
-    with pytest.raises(NotImplementedError, match="not there yet"):
-        simgrad.jax.world(lambda s: s, state={"x": X}, random="philox")

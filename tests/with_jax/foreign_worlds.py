@@ -109,6 +109,12 @@ def mjx_hopper() -> Case:
 
 
 @case
+def mjx_hopper_fixed() -> Case:
+    """With one iteration MJX has no loop of the solver, and JAX a gradient."""
+    return _mjx_of(HOPPER.replace('iterations="4" ls', 'iterations="1" ls'))
+
+
+@case
 def mjx_humanoid() -> Case:
     return _mjx_file("brax", "envs/assets/humanoid.xml")
 

@@ -66,7 +66,6 @@ def measure(name: str) -> Measured:
     expected = theirs.trajectory(STEPS, state)
     grown = theirs.trajectory(STEPS, _perturbed(state))
     slope, direction = _slope(case, world, state, control)
-    report = world.report()
     arrays: dict[str, np.ndarray] = {"direction": direction}
     if slope is not None:
         arrays["slope"] = np.asarray(slope)
@@ -78,22 +77,28 @@ def measure(name: str) -> Measured:
         arrays[f"expected/{leaf}"] = expected[leaf][kept]
         if expected[leaf].dtype.kind == "f":
             arrays[f"grown/{leaf}"] = _worst(grown[leaf][kept], expected[leaf][kept])
-    program = world.program
+    facts, program = facts_of(case, world, seconds)
+    growth = max([float(v.max()) for k, v in arrays.items() if k.startswith("grown/")] or [0.0])
+    return Measured({**facts, "growth": growth, "gradient_of_jax": slope is not None}, arrays, program)
+
+
+def facts_of(case: Case, world: simgrad.jax.JaxWorld, seconds: float) -> tuple[dict[str, Any], bytes]:
+    """Of the program alone, which is given as protobuf. `seconds`: that lowering took."""
+    program, report = world.program, world.report()
     assert program is not None
     data = program.SerializeToString(deterministic=True)
+    lines = {s.name: s.line for s in report.sites if s.what != "choice"}
     facts = {
-        "name": name,
+        "name": program.name,
         "operations": report.operation_count,
-        "sites": sorted({s.name for s in report.sites}),
-        "lines": {s.name: s.line for s in report.sites},
+        "sites": sorted(lines),
+        "lines": lines,
         "watch": case.watch,
         "implicit": case.implicit,
-        "growth": max([float(v.max()) for k, v in arrays.items() if k.startswith("grown/")] or [0.0]),
-        "gradient_of_jax": slope is not None,
         "lowered_in_less_than_seconds": _rounded_up(seconds),
         "digest": hashlib.sha256(data).hexdigest(),
     }
-    return Measured(facts, arrays, data)
+    return facts, data
 
 
 def _rounded_up(seconds: float) -> int:

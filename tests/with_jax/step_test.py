@@ -14,6 +14,7 @@ from live_server import BINARY
 
 import simgrad as sg
 import simgrad.jax
+from simgrad.jax import fold
 
 X = np.array([0.3, 0.9, 0.7, -0.2])  # f64, where JAX is not yet
 PLACES = np.array([0, 1, 3], np.int32)
@@ -241,7 +242,7 @@ def test_a_while_loop_stops_where_jax_stops_and_is_differentiated(client):
     assert loop.line.startswith("step_test.py:")
     [op] = [op for op in world.program.step.ops if op.code == "while"]
     assert op.max_iter == 50, "the cap stands in its test"
-    assert {site.what for site in world.sites} == {"loop", "test"}
+    assert {site.what for site in world.sites} == {"loop", "test", "choice"}, "pivots of lu choose"
     assert all("change > 1e-10" in s.text for s in world.sites if s.what == "test")
 
 
@@ -585,3 +586,108 @@ def test_kinds_of_sites_are_those_that_the_server_finds(client):
     found = {site.name: site.kind for site in world.sites if site.what == "test"}
     assert sorted(found.values()) == ["event", "guard", "termination", "weight"]
     assert {name: event.kind for name, event in r.events.items()} == found
+
+
+def chose(state):
+    x = state["x"]
+    best = x[jnp.argmax(x)]
+    order = jnp.argsort(-x)
+    lower = jnp.linalg.cholesky(positive(x))
+    solved = jnp.linalg.solve(general(x), x)
+    place = x[jnp.floor(3 * jnp.abs(x[0])).astype(int) % 4]
+    weight = (10 * x).astype(int).astype(float)  # reaches nothing that is chosen
+    return {"x": 0.1 * (x[order] + best + lower.sum(1) + solved + place) + 0.01 * weight, "n": (state["n"] + x[1]).astype(int)}
+
+
+CHOSE = {"x": X, "n": 0}
+
+
+def test_choices_are_sites_with_their_lines(client):
+    def told(**options):
+        world = simgrad.jax.world(chose, state=CHOSE, **options)
+        r = client.rollout(world, steps=2, initial=CHOSE, policy="f64")
+        names = {(name.partition("#")[0], e.line) for name, e in r.events.items()}
+        events = {(name, line) for name, line in names if name != "convert"}
+        assert ("convert", "") in names or options == {"tests": "loops"}
+        return world, events, {(s.name, s.line) for s in world.sites if s.what == "choice"}
+
+    world, events, sites = told()
+    assert sites == {
+        ("argmax", at(chose, 2)),
+        ("argsort", at(chose, 3)),
+        ("cholesky", at(chose, 4)),
+        ("lu", at(chose, 5)),
+        ("convert", at(chose, 6)),
+        ("convert", at(chose, 8)),
+    }
+    assert events == {(s.name, s.line) for s in world.sites if s.name != "convert"}
+    assert f"  argmax  {at(chose, 2)} (1 x choice, 1 elements): best = x[jnp.argmax(x)]" in str(world.report()).splitlines()
+    _, events, sites = told(sites={at(chose, 2): "winner"})
+    assert ("winner", at(chose, 2)) in events & sites and ("argmax", at(chose, 2)) not in events | sites
+    assert not told(tests="loops")[2]
+
+
+@pytest.mark.parametrize("narrow", ["float32", "bfloat16", "float16"])
+def test_formats_that_a_step_names_are_kept(client, narrow):
+    third, large = jnp.asarray(1 / 3, narrow), jnp.asarray(60000.0, narrow)  # rounded while tracing
+
+    def step(state):
+        x = state["x"].astype(narrow)
+        y = jnp.sqrt(jnp.abs(x * third + x)) / (1 + x * x) + jnp.exp2(x) * large * (x * 1e-7)
+        bits = (8, 23) if narrow == "float32" else (8, 7) if narrow == "bfloat16" else (5, 10)
+        return {"x": y.astype(jnp.float64) + 0.1 * lax.reduce_precision(state["x"], *bits)}
+
+    state = {"x": jnp.asarray([*X, 1e-6, 3e-8])}
+    kept = simgrad.jax.world(step, state=state, formats="keep")
+    assert simgrad.jax.check(kept, client, steps=4).worst == 0.0
+    assert not kept.report().erased
+    erased = simgrad.jax.world(step, state=state)
+    assert simgrad.jax.check(erased, client, steps=4).worst > 1e-9 and erased.report().erased
+
+
+def test_known_numbers_are_rounded_as_the_server_rounds_them():
+    import ml_dtypes
+
+    halves = np.ldexp(1 + np.arange(1, 4096, 2) / 2**11, np.arange(2048) % 40 - 20)
+    given = np.concatenate([halves, -halves, [0.0, -0.0, np.inf, -np.inf, 65519.9, 65520.0, 6e-8, 2.9e-8, 3.4e38, 3.5e38, 1e-45]])
+    for name, dtype in (("f32", np.float32), ("f16", np.float16), ("bf16", ml_dtypes.bfloat16)):
+        with np.errstate(over="ignore"):
+            expected = given.astype(dtype).astype(np.float64)
+        assert fold.cast(given, name).tobytes() == expected.tobytes(), name
+    assert np.isnan(fold.cast(np.asarray(np.nan), "bf16"))
+
+
+def test_an_error_of_equinox_ends_the_run_with_an_error(client):
+    equinox = pytest.importorskip("equinox")
+
+    def checked(state):
+        x = state["x"] * 2.0
+
+        def turn(carried, _):
+            return equinox.error_if(carried + 0.1, carried > 1e6, "in a loop"), None
+
+        warmed, _ = lax.scan(turn, x, None, length=2)
+        return {"x": equinox.error_if(warmed, jnp.sum(x) > 10.0, "too warm"), "heat": jnp.sum(x)}
+
+    state = {"x": jnp.asarray([0.5, 1.0]), "heat": jnp.zeros(())}
+    options = dict(state=state, objective={"far": lambda s: jnp.sum(s["x"])})
+    world = simgrad.jax.world(checked, **options)
+    assert [*world.report().halts.values()] == [at(checked, 7)]
+    world = simgrad.jax.world(checked, sites={at(checked, 7): "too_warm"}, **options)
+    assert world.report().halts == {"too_warm": at(checked, 7)}
+    assert world.report().dropped == {at(checked, 4): "error_if"}
+    initial = {"x": np.asarray([[0.5, 1.0], [0.1, 0.2], [50.0, 50.0]]), "heat": np.zeros(3)}
+    run = dict(steps=3, initial=initial, policy="f64")
+    r = client.rollout(world, objective="far", **run)
+    assert [(h.instance, h.halt, h.step, h.error) for h in r.halted] == [
+        (0, "too_warm", 2, True),
+        (2, "too_warm", 0, True),
+    ]
+    expected = {"x": jnp.asarray(initial["x"][1])}
+    for _ in range(3):
+        expected = checked(expected)
+    np.testing.assert_allclose(r.state["x"][1], expected["x"], rtol=1e-15)
+    # A halt would leave 0 of what is observed for a cost to read.
+    costly = simgrad.jax.world(checked, **{**options, "objective": {"heat": lambda s: s["heat"]}})
+    assert not costly.report().halts and at(checked, 7) in costly.report().dropped
+    assert np.isfinite(client.rollout(costly, objective="heat", **run).values).all()

@@ -22,6 +22,8 @@ from simgrad.controllers import Controller, controller
 from simgrad.credentials import tls
 from simgrad.diagnostics import (
     REASONS,
+    Absorption,
+    AdditionSite,
     BackwardTrace,
     BirthCertificate,
     EventTrace,
@@ -49,6 +51,7 @@ from simgrad.functions import (
     builder,
     cond,
     custom_vjp,
+    fake_quantize,
     fixed_point,
     for_loop,
     halt,
@@ -73,7 +76,7 @@ from simgrad.path import FirstDifference, Forced, Path
 from simgrad.policy import LossScaleState, Policy
 from simgrad.pool import Pool
 from simgrad.request import Cotangents
-from simgrad.results import Gradient, Halted, Program, Rollout
+from simgrad.results import AdjointSolves, Gradient, Halted, Program, Rollout
 from simgrad.retry import Retry
 from simgrad.stream import Stream
 from simgrad.why import Comparison, Sensitivity, Tuned
@@ -83,6 +86,9 @@ from simgrad import worlds  # noqa: E402  built on all of the above
 
 __all__ = [
     "LossScaleState",
+    "Absorption",
+    "AdditionSite",
+    "AdjointSolves",
     "BackwardTrace",
     "BirthCertificate",
     "Bits",
@@ -143,6 +149,7 @@ __all__ = [
     "cond",
     "controller",
     "custom_vjp",
+    "fake_quantize",
     "fixed_point",
     "for_loop",
     "halt",

@@ -82,7 +82,7 @@ class Assembly:
             self.results.append(self.result)
             if not is_gradient:
                 self.kept = message.kept
-            # What comes next belongs to the next result.
+            # Later messages belong to the next result.
             self._backward, self._pieces = [], Pieces()
 
     def _take_header(self, header: simgrad_pb2.StreamHeader) -> None:
@@ -184,6 +184,7 @@ class Assembly:
             events=trace.events,
             states_range=trace.states_range,
             ranges=trace.ranges,
+            absorption=trace.absorption,
             program=results.Program.of(header.program, text=self._text(list(wrt))),
             device=header.device,
             server_version=header.server_version,
@@ -208,6 +209,10 @@ class Assembly:
             skipped=message.skipped,
             left_out=message.left_out,
             warnings=list(message.warnings),
+            adjoint_solves={
+                s.site: results.AdjointSolves(s.solves, s.turns, s.most_turns, s.capped, s.residual)
+                for s in message.adjoint_solves
+            },
             norm=message.norm if message.HasField("norm") else None,
             backward=diagnostics.backward_trace(self._backward) if self._backward else None,
             reused=message.reused,

@@ -23,6 +23,7 @@ from simgrad.repeating import Call, Repeating
 from simgrad.request import Arrays, Cotangents, distinct
 from simgrad.retry import Retry, policy_of
 from simgrad.stream import Stream
+from simgrad.uploads import Uploads, least_of
 from simgrad.v1 import policy_pb2, simgrad_pb2, simgrad_pb2_grpc
 from simgrad.why.compare import Comparison, compare
 from simgrad.why.sensitivity import Sensitivity, sensitivity
@@ -30,7 +31,7 @@ from simgrad.why.tune import Tuned, tune
 from simgrad.world import World
 
 DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server admits on a CPU
-# What this side accepts; the server cuts its answers below its own limit
+# The largest message that the client accepts; the server cuts its answers below its own limit
 # (info().limits.max_message_bytes).
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
 # Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.
@@ -52,6 +53,10 @@ class Client:
         plaintext.
       token: bearer token that the server asks for, or a function that gives the one of the moment
         (tokens get rotated); None: none is sent. Without TLS it travels in the clear.
+      upload: "auto": arrays and programs above 1 MiB that are sent again and again travel once: the
+        server keeps them, and requests name them (docs/python.md). A number: likewise, above so many
+        bytes. False: everything travels with each request. Never changes a bit. With "round_robin"
+        nothing is uploaded, as each call may go to another server.
       retry: True: a call that fails for a reason that passes (no connection, a connection that
         breaks, a server that drains or is full) is repeated within its deadline, to the same bits:
         see Retry, and RetryBudget for how often. A Retry: likewise, with limits of one's own.
@@ -72,14 +77,18 @@ class Client:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         credentials: grpc.ChannelCredentials | None = None,
         token: str | Callable[[], str] | None = None,
+        upload: str | bool | int = "auto",
         retry: Retry | bool = True,
     ):
         if load_balancing not in ("pick_first", "round_robin"):
             raise ValueError(f"load_balancing {load_balancing!r}: one of pick_first, round_robin")
         self._begin(target, timeout, max_message_bytes, token, retry)
+        least = least_of(upload)
         self._channel = connect(target, credentials, max_message_bytes, load_balancing)
         stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
         self._stub = stub(self._channel)
+        is_one = load_balancing == "pick_first"
+        self._uploads = Uploads(self._stub.Upload, least if is_one else None, self._repeating.clock)
 
     def _begin(
         self,
@@ -98,8 +107,7 @@ class Client:
         self._repeating = Repeating(target, self._error, (self.retry or Retry()).extra)
         self._token = token
         self._max_message_bytes = max_message_bytes
-        self._max_request_bytes: int | None = None  # the server's, once it was asked
-        self._keeps: bool | None = None  # likewise
+        self._limits: simgrad_pb2.Limits | None = None  # the server's, once it was asked
         self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
 
     @property
@@ -338,7 +346,8 @@ class Client:
         Args: those of `rollout`, and
           objective: what is differentiated, by name; or cotangents, or both. A list of names gives a
             list of results in that order, each to the bits of a call of its own: the world is simulated
-            once for each, and `timeout` is of all together.
+            once for each (ADR 73), and `timeout` is of all together. Losses of one kept rollout share
+            their simulation: `rollout(keep=True)`, then `result.vjps([...])`.
           cotangents: Cotangents(state={...}, trajectory={...}), the derivative of a loss by the
             answer.
           weights: [N], of the instances in the sum that shared inputs are differentiated for;
@@ -646,10 +655,15 @@ class Client:
 
     def _can_keep(self, timeout: float | None, retry: Retry | bool | None) -> bool:
         """Whether the server knows of it: an older one refuses fields that it does not know."""
-        if self._keeps is None:
+        return self._asked_limits(timeout, retry).max_kept_bytes > 0
+
+    def _asked_limits(
+        self, timeout: float | None, retry: Retry | bool | None
+    ) -> simgrad_pb2.Limits:
+        if self._limits is None:
             how: dict[str, Any] = {} if retry is None else {"retry": retry}
-            self._keeps = self.info(timeout=timeout, **how).limits.max_kept_bytes > 0
-        return self._keeps
+            self._limits = self.info(timeout=timeout, **how).limits
+        return self._limits
 
     def _gradient(
         self,
@@ -716,7 +730,11 @@ class Client:
     ) -> Callable[[float], Any]:
         """Sends the request, given the seconds that a try may take."""
         self._check_size(message, timeout, retry)
-        return lambda left: method(message, timeout=left, metadata=self._metadata())
+        return lambda left: self._send(method, message, call, left)
+
+    def _send(self, method: Any, message: Any, call: Call, left: float) -> Any:
+        """Begins a try, which may take so many seconds."""
+        return self._uploads.send(method, message, call, left, self._metadata(), self._limits)
 
     def _asking(self, world: World, message: Any) -> Ask:
         """Asks for the program of a request, later: keeps what shapes it, and none of its tensors."""
@@ -762,7 +780,7 @@ class Client:
             while True:
                 left = call.begin()
                 try:
-                    answer = method(message, timeout=left, metadata=self._metadata())
+                    answer = self._send(method, message, call, left)
                 except grpc.RpcError as error:
                     call.failed(error)
                 else:
@@ -783,13 +801,11 @@ class Client:
         self, message: Any, timeout: float | None, retry: Retry | bool | None = None
     ) -> None:
         size = message.ByteSize()
-        if size <= ALWAYS_TAKEN_BYTES:
+        if size <= min(ALWAYS_TAKEN_BYTES, self._uploads.least or ALWAYS_TAKEN_BYTES):
             return
-        if self._max_request_bytes is None:
-            how: dict[str, Any] = {} if retry is None else {"retry": retry}
-            self._max_request_bytes = self.info(timeout=timeout, **how).limits.max_request_bytes
-        if self._max_request_bytes:  # 0: a server that does not say; it will answer itself
-            request.check_size(message, size, self._max_request_bytes)
+        limit = self._asked_limits(timeout, retry).max_request_bytes
+        if limit:  # 0: a server that does not say; it will answer itself
+            request.check_size(message, size, limit)
 
     def _metadata(self) -> list[tuple[str, str]]:
         if self._token is None:

@@ -1,6 +1,6 @@
 """The command line: simgrad info | worlds | program | rollout | gradient | compare | serve.
 
-Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 nobody answered in time; 4 an
+Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 no server answered in time; 4 an
 instance is non-finite and --fail-on-nonfinite was given.
 """
 
@@ -29,9 +29,12 @@ from simgrad.command_arguments import (
 )
 from simgrad.credentials import tls
 from simgrad.local import server_binary
-from simgrad.policy import Policy
+from simgrad.policy import SETTINGS, Policy
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
+
+# The fields that an override may set.
+_SETTINGS = {"role": SETTINGS, "site": tuple(name for name in SETTINGS if name != "scale")}
 
 _EXAMPLES = """examples:
   simgrad info
@@ -48,7 +51,7 @@ _EXAMPLES = """examples:
 
 Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list
 with one number per element, or @file.npy with an array of shape [field] or [instance, field].
-exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody answered in time,
+exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no answer in time,
             4 an instance is non-finite and --fail-on-nonfinite was given"""
 
 
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except errors.SimgradError as error:
         return _fail(options, error, EXIT_FAILED)
     except BrokenPipeError:
-        # Who read our output has left. What Python would flush at its end goes nowhere.
+        # The reader of our output has left. Python would flush the rest at its end: it goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except (TypeError, ValueError, OSError) as error:
@@ -84,7 +87,7 @@ def _serve(flags: list[str]) -> int:
 
 
 def _first_token(file: pathlib.Path) -> str:
-    """Of a file as the server reads it: a token a line, # begins a comment."""
+    """The first token of a file as the server reads it: a token a line, # begins a comment."""
     lines = [line.strip() for line in file.read_text().splitlines()]
     tokens = [line for line in lines if line and not line.startswith("#")]
     if not tokens:
@@ -227,13 +230,13 @@ def _add_world(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--policy", default="f32", metavar="PRESET", help="preset (default %(default)s)"
     )
-    for what in ("role", "site"):
+    for what, fields in _SETTINGS.items():
         command.add_argument(
             f"--{what}",
             action="append",
             default=[],
             metavar=f"{what.upper()}.FIELD=VALUE",
-            help=f"override of a {what}: format, order, overflow, accumulator, rounding (repeatable)",
+            help=f"override of a {what}: {', '.join(fields)} (repeatable)",
         )
     command.add_argument("--loss-scale", type=float, metavar="X", help="fixed loss scale")
     command.add_argument(
@@ -364,10 +367,10 @@ def _policy(options: argparse.Namespace) -> Policy:
     for option, method in (("role", Policy.role), ("site", Policy.site)):
         for path, value in assignments(option, getattr(options, option)).items():
             name, dot, setting = path.rpartition(".")
-            if not dot or setting not in ("format", "order", "overflow", "accumulator", "rounding"):
+            if not dot or setting not in _SETTINGS[option]:
                 raise ValueError(
-                    f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of format, order, "
-                    "overflow, accumulator, rounding"
+                    f"--{option} {path}={value}: NAME.FIELD=VALUE with a field of "
+                    f"{', '.join(_SETTINGS[option])}"
                 )
             policy = method(policy, name, **{setting: value})
     return policy if options.loss_scale is None else policy.loss_scale(options.loss_scale)

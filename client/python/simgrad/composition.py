@@ -18,7 +18,7 @@ from simgrad.world import World
 
 
 class ComposedWorld(World):
-    """What `simgrad.compose` returns: inputs and results go by name, as in the program.
+    """The world that `simgrad.compose` returns: inputs and results go by name, as in the program.
 
     Attributes:
       base: the world inside. controllers: those of all compositions, the innermost first.

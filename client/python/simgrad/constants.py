@@ -15,7 +15,7 @@ from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_U32,
 )
 
-# What a later one meets turns into it.
+# A constant that meets a value of a later type is turned into that type.
 _ORDER = (
     *(ELEMENT_TYPE_BOOL, ELEMENT_TYPE_U8, ELEMENT_TYPE_I32, ELEMENT_TYPE_U32, ELEMENT_TYPE_I64),
     ELEMENT_TYPE_REAL,
@@ -87,7 +87,7 @@ def is_weak(x: Any) -> bool:
 
 
 def own_element(x: Any) -> int:
-    """Of a constant alone: Python's numbers are reals, NumPy's integers i32, or what they are without a sign."""
+    """The type of a constant alone: Python's numbers are reals, NumPy's integers i32 or their unsigned type."""
     dtype = constant(x).dtype
     kind = dtype.kind
     if kind == "b" or dtype in (np.uint32, np.uint8):
@@ -96,7 +96,7 @@ def own_element(x: Any) -> int:
 
 
 def met_element(x: Any, others: Iterable[int]) -> int:
-    """Of a constant among values with these types: an integer stays one where they are integers."""
+    """The type of a constant among values with these types: an integer stays one if they are integers."""
     if constant(x).dtype.kind not in "iu":
         return own_element(x)
     known = set(others) - {ELEMENT_TYPE_BOOL}

@@ -43,7 +43,7 @@ class ContinuedBuilder(ProgramBuilder):
         return self._declared(kind)
 
     def fitted(self, given: Any, like: Expression) -> Expression:
-        """What is computed for a control. Raises ValueError for another shape; a scalar fits all."""
+        """The value in place of a control. Raises ValueError for another shape; a scalar fits all."""
         return self._as_before(given, like, "control")
 
     def place(self, taken: Iterable[str], reached: set[int]) -> None:

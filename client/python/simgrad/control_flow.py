@@ -225,7 +225,7 @@ class ControlFlow(Operations):
         args: Sequence[Any],
         vjp: Callable[[list[Expression], list[Expression], list[Expression]], Any] | None = None,
     ) -> list[Expression]:
-        """What body(*args) returns, as a list.
+        """Calls a body once. Returns what body(*args) returns, as a list.
 
         With `vjp`, of (args, results, cotangents of the real results), the cotangents of the real args that it
         returns take the place of the derivative of the body. Neither function may then use values
@@ -285,7 +285,7 @@ class ControlFlow(Operations):
     def _following(
         self, given: Any, before: Sequence[Expression], what: str = "carried value"
     ) -> list[Expression]:
-        """What a body returns in place of `before`: as many, of the same types."""
+        """The values that a body returns in place of `before`: as many, of the same types."""
         values = _listed(given)
         if len(values) != len(before):
             raise ValueError(

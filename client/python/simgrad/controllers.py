@@ -1,4 +1,4 @@
-"""What computes the controls of a world from its states: a function with weights of its own."""
+"""Controllers: functions with weights of their own that compute the controls of a world from its states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Readable(Mapping[str, Expression]):
-    """What a controller may read, by name: states, inputs, and observables that no control reaches.
+    """The values that a controller may read, by name: states, inputs, and observables that no control reaches.
 
     Attributes:
       states: names of the real states, in their order. taken: names that have been read.

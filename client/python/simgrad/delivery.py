@@ -1,14 +1,14 @@
-"""What of a streamed answer its caller has been given, so that a second run goes on where the first
-broke."""
+"""The part of a streamed answer that its caller has been given, so that a second run goes on where the
+first broke."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Iterator
+from typing import Any, Callable, Iterator
 
 from simgrad import errors
 from simgrad.cut import Trace, cut
-from simgrad.diagnostics import RangeCounts
+from simgrad.diagnostics import ForwardTrace, RangeCounts, by_state
 from simgrad.v1 import simgrad_pb2
 
 
@@ -23,7 +23,8 @@ class Delivery:
     def __init__(self) -> None:
         self._header: simgrad_pb2.StreamHeader | None = None
         self._given = {"forward": _Steps(), "adjoint": _Steps()}
-        self._ranges: dict[tuple[str, str], list[RangeCounts]] = {}  # [given, this run's]
+        self._ranges = _Counts()
+        self._additions = _Counts()
 
     @property
     def is_begun(self) -> bool:
@@ -50,31 +51,51 @@ class Delivery:
                     reason="SERVER_CHANGED",
                 )
         self._header = header
-        for counts in self._ranges.values():
-            counts[1] = RangeCounts()
+        self._ranges.restart()
+        self._additions.restart()
 
     def new_of(self, trace: Trace) -> Iterator[Trace]:
         """The parts of a block that the caller has not been given; they count as given now."""
-        self._count_ranges(trace)
+        for role, counts in trace.ranges.items():
+            self._ranges.add((trace.phase, role), (counts.underflows, counts.overflows))
+        for absorption in getattr(trace, "absorption", {}).values():
+            for site in absorption.sites:
+                key = (absorption.state, site.role, site.line)
+                self._additions.add(key, (site.additions, site.absorbed))
         first, end = trace.first_step, trace.first_step + trace.steps
         for start, stop in self._given[trace.phase].add(first, end):
             whole = (start, stop) == (first, end)
             part = trace if whole else cut(trace, start - first, stop - first)
-            yield replace(part, ranges=self._due_ranges(trace.phase))
+            due = self._ranges.due(lambda key: key[0] == trace.phase)
+            part = replace(part, ranges={role: RangeCounts(*n) for (_, role), n in due.items()})
+            if isinstance(part, ForwardTrace):
+                part = replace(part, absorption=by_state(self._additions.due(lambda key: True)))
+            yield part
 
-    def _count_ranges(self, trace: Trace) -> None:
-        for role, counts in trace.ranges.items():
-            _, run = self._ranges.setdefault((trace.phase, role), [RangeCounts(), RangeCounts()])
-            run.underflows += counts.underflows
-            run.overflows += counts.overflows
 
-    def _due_ranges(self, phase: str) -> dict[str, RangeCounts]:
+class _Counts:
+    """Pairs of counts by key: what was given, and what the run that goes on has come to."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, ...], tuple[int, int]] = {}
+        self._run: dict[tuple[str, ...], tuple[int, int]] = {}
+
+    def restart(self) -> None:
+        self._run = {}
+
+    def add(self, key: tuple[str, ...], counts: tuple[int, int]) -> None:
+        before = self._run.get(key, (0, 0))
+        self._run[key] = (before[0] + counts[0], before[1] + counts[1])
+
+    def due(self, wanted: Callable[[tuple[str, ...]], bool]) -> dict[Any, tuple[int, int]]:
+        """The counts beyond those given so far; they count as given now."""
         due = {}
-        for (of, role), (given, run) in self._ranges.items():
-            under, over = run.underflows - given.underflows, run.overflows - given.overflows
-            if of == phase and (under > 0 or over > 0):
-                due[role] = RangeCounts(under, over)
-                given.underflows, given.overflows = run.underflows, run.overflows
+        for key, run in self._run.items():
+            given = self._given.get(key, (0, 0))
+            more = (run[0] - given[0], run[1] - given[1])
+            if wanted(key) and (more[0] > 0 or more[1] > 0):
+                due[key] = more
+                self._given[key] = run
         return due
 
 
@@ -109,7 +130,7 @@ class _Steps:
 
 
 def identity(header: simgrad_pb2.StreamHeader) -> dict[str, str]:
-    """What of a server and its program must be the same for the same bits."""
+    """The facts of a server and its program that must be equal for equal bits."""
     identity = {
         "version": header.server_version,
         "revision": header.revision,

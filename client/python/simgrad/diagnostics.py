@@ -1,4 +1,4 @@
-"""What happened at each step, as columns over steps.
+"""Diagnostics: what happened at each step, as columns over steps.
 
 T is the number of steps of the block or rollout, N the number of instances. A margin is the signed
 distance of a tested value from its threshold; +inf where nothing was tested at a step.
@@ -7,7 +7,7 @@ distance of a tested value from its threshold; +inf where nothing was tested at 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence, TypeAlias
 
 import numpy as np
 
@@ -153,6 +153,49 @@ class RangeCounts:
 
 
 @dataclass
+class AdditionSite:
+    """One addition (or subtraction, or fma) that a state is stored from, by its role and line.
+
+    Attributes: additions: how many had operands that are finite and not zero, over instances, elements
+      and sampled steps. absorbed: of how many the sum, as the state stores it, is one of the operands.
+    """
+
+    role: str
+    line: str
+    additions: int = 0
+    absorbed: int = 0
+
+
+@dataclass(repr=False)
+class Absorption:
+    """Additions into one state that did nothing: x + y that is stored as x although y is not zero.
+
+    A state whose `share` is near 1 stands still, while its derivative says that it moves: its format, or
+    that of the addition, is too narrow for the step. Counted at the steps of states_range.
+    Attributes: state: its name; "others": several, behind the first 64 additions. sites: the additions.
+    """
+
+    state: str
+    sites: list[AdditionSite] = field(default_factory=list)
+
+    @property
+    def additions(self) -> int:
+        return sum(site.additions for site in self.sites)
+
+    @property
+    def absorbed(self) -> int:
+        return sum(site.absorbed for site in self.sites)
+
+    @property
+    def share(self) -> float:
+        """The part of all additions that was absorbed; 0 where there was none."""
+        return self.absorbed / self.additions if self.additions else 0.0
+
+    def __repr__(self) -> str:
+        return summary.of_absorption(self)
+
+
+@dataclass
 class BackwardTrace:
     """The reverse pass, by step.
 
@@ -184,12 +227,13 @@ class ForwardTrace:
     events: dict[str, EventTrace]
     states_range: dict[str, StateRange]
     ranges: dict[str, RangeCounts]
+    absorption: dict[str, Absorption] = field(default_factory=dict)
     phase = "forward"
 
 
 @dataclass
 class BirthCertificate:
-    """Where a non-finite value was born: the first operation whose result is not finite.
+    """The birth of a non-finite value: the first operation whose result is not finite.
 
     `phase` is input, forward or adjoint; `non_finite_class` is input, invalid, divide_by_zero,
     overflow or conversion; `step`, `element` and `iteration` count from 0.
@@ -298,7 +342,9 @@ def forward_trace(
         name: StateRange(steps=sampled, **_columns(columns, STATE_COLUMNS))
         for name, columns in _by_name(blocks, "states", "state").items()
     }
-    return ForwardTrace(first, steps, sites, events, states, range_counts(blocks))
+    return ForwardTrace(
+        first, steps, sites, events, states, range_counts(blocks), absorption_of(blocks)
+    )
 
 
 def _deciding(columns: diagnostics_pb2.TerminationColumns) -> np.ndarray:
@@ -327,6 +373,33 @@ def range_counts(blocks: Sequence[Any]) -> dict[str, RangeCounts]:
             total.underflows += entry.underflows
             total.overflows += entry.overflows
     return counts
+
+
+Addition: TypeAlias = "tuple[str, str, str]"  # state, role, line
+
+
+def addition_counts(blocks: Iterable[Any]) -> dict[Addition, tuple[int, int]]:
+    """Additions and those absorbed, summed over blocks."""
+    counts: dict[Addition, tuple[int, int]] = {}
+    for block in blocks:
+        for entry in block.absorption:
+            key = (entry.state, entry.role, entry.label)
+            additions, absorbed = counts.get(key, (0, 0))
+            counts[key] = (additions + entry.additions, absorbed + entry.absorbed)
+    return counts
+
+
+def by_state(counts: Mapping[Addition, tuple[int, int]]) -> dict[str, Absorption]:
+    absorption: dict[str, Absorption] = {}
+    for (state, role, line), (additions, absorbed) in counts.items():
+        of_state = absorption.setdefault(state, Absorption(state))
+        of_state.sites.append(AdditionSite(role, line, additions, absorbed))
+    return absorption
+
+
+def absorption_of(blocks: Iterable[Any]) -> dict[str, Absorption]:
+    """By state, summed over blocks."""
+    return by_state(addition_counts(blocks))
 
 
 def certificate(message: diagnostics_pb2.BirthCertificate) -> BirthCertificate:

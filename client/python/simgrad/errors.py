@@ -89,7 +89,7 @@ class Cancelled(SimgradError):
 
 
 class Unavailable(SimgradError, ConnectionError):
-    """Nobody listens at the target, or the server is draining, and the client's own repeats
+    """No server listens at the target, or the server is draining, and the client's own repeats
     (Client(retry=...)) did not help; later ones may."""
 
     code = "UNAVAILABLE"
@@ -108,8 +108,8 @@ class Unimplemented(SimgradError):
 
 
 class FailedPrecondition(SimgradError):
-    """What the request builds on is gone: an uploaded tensor, or the server whose answer broke in
-    its middle (reason SERVER_CHANGED)."""
+    """Something that the request builds on is gone: an uploaded tensor, or the server whose answer
+    broke in its middle (reason SERVER_CHANGED)."""
 
     code = "FAILED_PRECONDITION"
 

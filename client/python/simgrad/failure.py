@@ -1,4 +1,4 @@
-"""What became of a call that failed: whether it may be repeated, and how to say it to a person.
+"""Failed calls: whether one may be repeated, and how to say it to a person.
 
 gRPC says why a connection failed or broke in the text of a status alone, and its versions use
 different words; all of them are in this file.
@@ -80,7 +80,7 @@ def _has(text: str, marks: tuple[str, ...]) -> bool:
 
 
 def kind_of(error: SimgradError, reached: Reached) -> Kind:
-    """What kind of failure it is; `error` has gRPC's own text."""
+    """The kind of a failure; `error` has gRPC's own text."""
     text = str(error)
     if error.reason in _GOING_AWAY:
         return Kind.DEPARTED
@@ -101,7 +101,7 @@ def kind_of(error: SimgradError, reached: Reached) -> Kind:
 
 
 def message_of(error: SimgradError, target: str, timeout: float, reached: Reached) -> str:
-    """What happened, for a person; `timeout` is the deadline of the call in seconds."""
+    """A sentence for a person on what happened; `timeout` is the deadline of the call in seconds."""
     text = str(error)
     if error.code == "DEADLINE_EXCEEDED":
         why = f": {text}" if error.reason else ""

@@ -151,7 +151,7 @@ def fixed_point(
     def stops(*carried: Expression) -> tuple[Expression, Any]:
         return carried[count], tol
 
-    # What the first test compares: above tol, far from it, and finite in every format.
+    # The first test compares this number: far above tol, and finite in every format.
     far = b.max(2.0**15, b.value(tol) * 2) if isinstance(tol, Expression) else b.literal(max(2.0**15, tol * 2))
     made, _, _ = b.while_loop(
         site or _site_of(step), [*values, far], stops, body, max_iter=max_iter, cap_first=True
@@ -373,6 +373,38 @@ def halt(name: str, condition: Expression, *, error: bool = False) -> None:
 def stop_gradient(x: Any) -> Expression:
     """x, without a cotangent."""
     return builder(x).stop_gradient(x)
+
+
+def fake_quantize(
+    x: Any,
+    format: str = "e4m3",
+    axis: int | Sequence[int] | None = None,
+    scale: Any = None,
+) -> Expression:
+    """The rest of x in `format`, e4m3 or e5m2, under a scale: x is divided by it, rounded to the nearest
+    number of the format, the largest one where it is beyond, and multiplied by it. Shape and format of
+    the result are those of x.
+
+    The cotangent passes where nothing was clamped; the scale has none.
+
+    Args:
+      x: real, of any shape.
+      axis: of channels, or several: each index there has a scale of its own. None: x has one.
+      scale: real, of the lengths of `axis`, or what widens to them; one that is not above 0 or not
+        finite counts as 1. None: the smallest power of two that brings the largest finite magnitude
+        within the format, in every instance by itself, and 1 where that is 0.
+
+    Raises ValueError for an axis that x does not have, and for a scale of another shape.
+    """
+    b = builder(x, scale)
+    value = b.value(x)
+    rank = len(value.shape)
+    channels = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    if any(not -rank <= each < rank for each in channels):
+        raise ValueError(f"{b.here()}axis {axis} is none of an array of shape {value.shape}")
+    own = {each % rank for each in channels}
+    shared = [each for each in range(rank) if each not in own]
+    return b.fake_quantize(value, format=format, axes=shared, scale=scale)
 
 
 def role(name: str, site: str = "") -> contextlib.AbstractContextManager[None]:

@@ -98,7 +98,7 @@ def _chosen_step(
     directions: Mapping[str, Mapping[str, np.ndarray]],
     epsilon: float,
 ) -> float:
-    """Of the size at which rounding and the third derivative err alike: eps^(1/3), by |x| / |v|."""
+    """The step at which rounding and the third derivative err alike: eps^(1/3) |x| / |v|, a power of two."""
     x = v = 0.0
     for group, arrays in directions.items():
         sent: Any = inputs[group]
@@ -193,7 +193,7 @@ def hessian_vector(
     tries: int,
     **options: Any,
 ) -> HessianVector:
-    """What Client.hessian_vector returns."""
+    """Computes what Client.hessian_vector returns."""
     if tries < 1:
         raise ValueError(f"tries {tries}: at least 1")
     if step is not None and not (np.isfinite(step) and step > 0):

@@ -24,7 +24,7 @@ def is_gone(error: errors.SimgradError) -> bool:
 
 @dataclass(frozen=True)
 class Keep:
-    """What a rollout is kept for. Another `vjp` gives the same bits, but may simulate again.
+    """The reversals that a rollout is kept for. Another `vjp` gives the same bits, but may simulate again.
 
     Attributes:
       wrt: names of inputs, as for Client.gradient; none: every differentiable input that was sent.
@@ -138,7 +138,7 @@ class KeptRun:
 
 
 def _without_tensors(spec: simgrad_pb2.RolloutSpec) -> simgrad_pb2.RolloutSpec:
-    """What names the inputs that were sent, and shapes the program."""
+    """The part of a spec that names the inputs that were sent, and shapes the program."""
     names = simgrad_pb2.RolloutSpec(world=spec.world, policy=spec.policy, objective=spec.objective)
     names.path.record = spec.path.record
     names.path.forced.structure = spec.path.forced.structure
@@ -162,6 +162,7 @@ def _with_rollout(gradient: results.Gradient, rollout: results.Rollout) -> resul
         events=rollout.events,
         states_range=rollout.states_range,
         ranges=rollout.ranges,
+        absorption=rollout.absorption,
         path=rollout.path,
         forced=rollout.forced,
     )

@@ -24,19 +24,31 @@ class Truncated:
 class Implicit:
     """As a fixed point x = G(x), linearised at the last iteration that ran: (1 + damping) w = g + J' w.
 
-    The start value gets no cotangent. `solver`: "lu", "iteration" (until no number of w changes by `tol`, or
-    `max_iter` times), or "" for lu where the loop carries up to 64 numbers.
+    The start value gets no cotangent. `Gradient.adjoint_solves["SITE.adjoint"]` says how the solves by
+    iteration and gmres ended.
+
+    Attributes:
+      solver: "lu", for up to 512 numbers; "iteration", for loops that contract, until no number of w
+        changes by `tol`; "gmres", until the residual is at most `tol` of g in the Euclidean norm; ""
+        for lu where the loop carries up to 64 numbers, else iteration.
+      max_iter: turns of iteration and gmres at most, each one product with J'.
+      restart: gmres begins anew after so many turns, 1 to 512; it holds 2 * restart vectors.
     """
 
     solver: str = ""
     tol: float = 0.0  # 0: 1e-9
     max_iter: int = 0  # 0: 100
     damping: float = 0.0
+    restart: int = 0  # 0: 20
 
     def to_proto(self, site: str) -> simgrad_pb2.LoopDerivative:
         return simgrad_pb2.LoopDerivative(
             site=site,
             implicit=simgrad_pb2.ImplicitDerivative(
-                solver=self.solver, tol=self.tol, max_iter=self.max_iter, damping=self.damping
+                solver=self.solver,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                damping=self.damping,
+                restart=self.restart,
             ),
         )

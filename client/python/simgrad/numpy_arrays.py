@@ -218,7 +218,7 @@ def _sorted(a: Any, axis: int | None) -> "Expression":
 
 
 def quantile(a: Any, q: float, axis: int | None = None) -> "Expression":
-    """Of the sorted array, between neighbours by a straight line; NaN comes last. `q` is one known number."""
+    """The quantile `q`, one known number, on straight lines between sorted neighbours; NaN comes last."""
     ordered = _sorted(a, axis)
     if hasattr(q, "builder") or np.ndim(q) or not 0 <= q <= 1:
         raise TypeError(f"{ordered.builder.here()}a quantile of {q!r}: one known number from 0 to 1")
@@ -233,7 +233,7 @@ def percentile(a: Any, q: float, axis: int | None = None) -> "Expression":
 
 
 def median(a: Any, axis: int | None = None) -> "Expression":
-    """Of the sorted array the middle, or the mean of the two there; NaN comes last."""
+    """The middle of the sorted array, or the mean of the two there; NaN comes last."""
     ordered = _sorted(a, axis)
     n = ordered.shape[-1]
     middle = ordered[..., n // 2]

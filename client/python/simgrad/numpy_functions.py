@@ -1,4 +1,4 @@
-"""What NumPy's operators, ufuncs and basic functions mean on values of a world, as operations of the table.
+"""NumPy's operators, ufuncs and basic functions on values of a world, as operations of the table.
 
 Composites say in their docstring what they are made of, as that is what gets rounded and
 differentiated. `simgrad.numpy_table` says which function of NumPy is which of these.
@@ -67,7 +67,7 @@ def true_divide(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
 
 
 def floor_divide(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
-    """Of integers `div`; of reals floor(x / y), each rounded."""
+    """Integers: `div`; reals: floor(x / y), each rounded."""
     quotient = b.div(x, y)
     return b.floor(quotient) if quotient.element == ELEMENT_TYPE_REAL else quotient
 
@@ -338,7 +338,7 @@ def triangle(x: Any, k: int, lower: bool) -> "Expression":
 
 
 def diagonal(x: Any, k: int = 0) -> "Expression":
-    """Of a vector a matrix with it as its diagonal, of a matrix its diagonal: `take`."""
+    """Makes a matrix of a vector that is its diagonal, or takes the diagonal of a matrix: `take`."""
     places = np.arange(x.size).reshape(x.shape)
     if x.ndim == 1:
         places = np.diag(places + 1, k) - 1
@@ -348,7 +348,7 @@ def diagonal(x: Any, k: int = 0) -> "Expression":
 
 
 def matrix_diagonal(x: Any, offset: int = 0) -> "Expression":
-    """Of the first two axes, as the last: `take`."""
+    """Takes the diagonal of the first two axes, as the last axis: `take`."""
     value = builder_of(x).value(x)
     places = np.diagonal(np.arange(value.size).reshape(value.shape), offset)
     return value.builder.take(value, places.shape, places.ravel().tolist())

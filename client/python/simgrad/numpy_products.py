@@ -72,7 +72,7 @@ def kron(a: Any, b: Any) -> "Expression":
 
 
 def cross(a: Any, b: Any, axis: int = -1) -> "Expression":
-    """Of vectors of 3 numbers."""
+    """The cross product of vectors of 3 numbers."""
     writer = builder_of(a, b)
     left, right = writer.matched([a, b])
     if left.shape[axis_of(left, axis)] != 3:

@@ -1,4 +1,4 @@
-"""Which function of NumPy is which function here, and what those that are not may be written as.
+"""The table of NumPy's functions: the function here for each, and what to write in place of those that are not.
 
 Every refusal begins with the line of the user's file.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def call(b: "ProgramBuilder", function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What NumPy's function gives. Raises TypeError for one, or an argument, that is unknown here."""
+    """Calls the function here for one of NumPy's. Raises TypeError for an unknown function or argument."""
     name = _name(function)
     known = FUNCTIONS.get(function)
     if known is None:

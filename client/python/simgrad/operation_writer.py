@@ -161,6 +161,24 @@ class OperationWriter:
         x = self.value(a)
         return self._emit(code, [x], x.shape, x.element, axes=self._axes(axes, x), reverse=reverse)
 
+    def _quantized(
+        self,
+        code: str,
+        element: None,
+        a: Any,
+        scale: Any,
+        *,
+        format: str,
+        axes: int | Sequence[int] | None,
+    ) -> Expression:
+        x = self.value(a, ELEMENT_TYPE_REAL)
+        shared = self._axes(axes, x)
+        operands = [x]
+        if scale is not None:
+            kept = [n for axis, n in enumerate(x.shape) if axis not in shared]
+            operands.append(self.broadcast_to(self.value(scale, ELEMENT_TYPE_REAL), kept))
+        return self._emit(code, operands, x.shape, x.element, format=format, axes=shared)
+
     def _array(
         self, code: str, element: int | None, *operands: Any, **attributes: Any
     ) -> Expression:
@@ -300,7 +318,7 @@ class OperationWriter:
         return "it was made inside a loop or a branch: return it from there"
 
     def _test_name(self, x: Expression) -> dict[str, str]:
-        """Of a comparison in a program with a level; costs and `initial` have no sites."""
+        """The site of a comparison in a program with a level, else nothing; costs and `initial` have no sites."""
         in_step = 1 in self._scopes
         if not self.program.level or x.element != ELEMENT_TYPE_REAL or not in_step:
             return {}
@@ -346,7 +364,7 @@ def type_text(x: Expression) -> str:
     return f"{element_name(x.element)}[{','.join(str(n) for n in x.shape)}]"
 
 
-# Which operands are indices: Python's numbers are integers there.
+# The operands that are indices: Python's numbers are integers there.
 _INDICES = {
     "gather": (1,),
     "scatter": (1,),

@@ -325,7 +325,8 @@ class Operations(OperationWriter):
 
     def matmul(self, a: Any, b: Any) -> Expression:
         """The product of matrices [..., m, k] and [..., k, n], with the same axes in
-        front: each number one chain of fma over k in the accumulator of the role."""
+        front: each number one chain of fma over k in the accumulator of the role, or
+        its products in another order where the policy says so."""
         return self._array("matmul", None, a, b)
 
     def cholesky(self, a: Any) -> Expression:
@@ -349,8 +350,8 @@ class Operations(OperationWriter):
         return self._array("lu", None, a)
 
     def lu_permutation(self, a: Any) -> Expression:
-        """Which row of a matrix [m, n] each row of its `lu` is: the pivot of a column is
-        the first largest magnitude, or the first NaN."""
+        """The row of a matrix [m, n] that each row of its `lu` is: the pivot of a column
+        is the first largest magnitude, or the first NaN."""
         return self._array("lu_permutation", I32, a)
 
     def lu_solve(
@@ -431,3 +432,13 @@ class Operations(OperationWriter):
     def stop_gradient(self, a: Any) -> Expression:
         """a, without a cotangent."""
         return self._elementwise("stop_gradient", None, a)
+
+    def fake_quantize(
+        self, a: Any, format: str = "e4m3", axes: int | Sequence[int] | None = None, scale: Any = None
+    ) -> Expression:
+        """The rest of a in `format`, e4m3 or e5m2, under a scale: a divided by it,
+        rounded, saturating, times the scale. The elements along `axes` share a scale:
+        the smallest power of two that brings their largest finite magnitude within the
+        format, 1 where that is 0, or `scale`. The cotangent passes where nothing was
+        clamped; the scale has none."""
+        return self._quantized("fake_quantize", None, a, scale, format=format, axes=axes)

@@ -15,7 +15,7 @@ from simgrad import errors
 from simgrad.diagnostics import EventTrace
 from simgrad.v1 import program_pb2, simgrad_pb2, tensor_pb2
 
-# What a file has of each column.
+# The parts of each column that a file has.
 _PLAIN = ("site", "kind", "dtype", "first", "width")
 _LISTS = ("shape", "loops")
 # Names that the server adds to those of a world; no name of a world has a space.
@@ -91,7 +91,7 @@ class Column:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """Where two paths part, by instance.
+    """The place where two paths part, by instance.
 
     Attributes:
       step: [N] int64, the first step that differs; -1 where none does.
@@ -109,7 +109,7 @@ class FirstDifference:
 
 @dataclass(frozen=True)
 class Forced:
-    """Where the tests of one site disagreed with the path that the run was given, by step.
+    """The disagreements of one site's tests with the path that the run was given, by step.
 
     Attributes:
       count: [T] number of decisions that the run would have taken otherwise.
@@ -195,7 +195,7 @@ class Path:
         return Path(self.structure, self.layout, self._packed[np.asarray(list(instances), int)])
 
     def first_difference(self, other: "Path") -> FirstDifference:
-        """Where each instance first decides otherwise in `other`.
+        """Finds where each instance first decides otherwise in `other`.
 
         Errors: ValueError for a path of another structure, or of other sizes.
         """
@@ -304,7 +304,7 @@ def is_refused(error: errors.SimgradError) -> bool:
 
 
 def path_use(options: simgrad_pb2.PathOptions) -> int:
-    """What a run of these options does with its path, as DescribeProgram is told."""
+    """The use that a run with these options makes of its path, as DescribeProgram is told."""
     if options.record:
         return int(simgrad_pb2.PATH_USE_RECORDED)
     forced = options.HasField("forced")

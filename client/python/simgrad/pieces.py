@@ -26,7 +26,7 @@ class Pieces:
             raise ValueError(f"the result came before the last piece of {min(self._open)}")
 
     def content(self, field: str, inline: bytes) -> bytes:
-        """What a field holds: `inline`, or its pieces where that is empty."""
+        """The content of a field: `inline`, or its pieces if that is empty."""
         return inline or bytes(self._fields.get(field, b""))
 
     def health(self, inline: simgrad_pb2.InstanceHealth) -> simgrad_pb2.InstanceHealth:

@@ -7,6 +7,9 @@ from typing import Any, Callable
 
 from simgrad.v1 import policy_pb2
 
+# The fields that a policy may set of a role or site.
+SETTINGS = tuple(field.name for field in policy_pb2.RoleSetting.DESCRIPTOR.fields)
+
 _NON_FINITE = {
     "report": policy_pb2.NON_FINITE_POLICY_REPORT,
     "stop": policy_pb2.NON_FINITE_POLICY_STOP,
@@ -47,7 +50,8 @@ class LossScaleState:
 
 
 class Policy:
-    """Which format, overflow mode, order, accumulator and rounding each role computes in.
+    """A precision policy: the format, overflow mode, order, accumulator and rounding of each role, and how
+    it multiplies matrices.
 
     Immutable: every method returns a new policy. Names are checked by the server, which answers
     with what it ran (`result.program.policy`).
@@ -73,6 +77,8 @@ class Policy:
         overflow: str = "",
         accumulator: str = "",
         rounding: str = "",
+        products: str = "",
+        scale: str = "",
     ) -> "Policy":
         """Overrides what the role `name` does; what is left out stays as it was (the preset's, or
         that of an earlier call for this role).
@@ -80,16 +86,26 @@ class Policy:
         Args:
           name: state, dynamics, solver, termination, event, network, objective, tape, adjoint,
             gradient.
-          format: f64, f32, bf16, f16; also e4m3, e5m2 where a role only stores.
+          format: f64, f32, bf16, f16; also e4m3, e5m2 where a role only stores. tf32 is f32, but `@`
+            reads its operands with 11 bits of precision, as tensor cores do; roles dynamics, solver,
+            network, objective and adjoint may have it.
           order: sequential, reversed, pairwise, compensated, exact, or shuffled(7): one after the
             other in a permutation that the seed 7 draws.
           overflow: ieee, saturate.
           accumulator: format in which sums of the role accumulate.
           rounding: how values that are cast into the role round: nearest_even, nearest_away,
             toward_zero, or stochastic, up with the probability of what is cut off, drawn by the
-            request's `seed`. A value that is computed in the role's format already is not cast.
+            request's `seed`. A value that is computed in the role's format already is not cast. With
+            tf32 it is the rounding of what `@` reads (nearest_even where it is left out), and not
+            stochastic: casts into the role are those of f32.
+          products: how `@` adds its products: fma_chain (each link one fused multiply-add, whatever
+            `order` says), or an order as above, of products rounded to the accumulator.
+          scale: of role network in e4m3 or e5m2. none; or amax: what enters the role, and what a
+            product of matrices reads, is rounded to the format under a power of two, each array by
+            its largest magnitude (`simgrad.fake_quantize`), saturating; the role computes in its
+            accumulator. fp8_storage has it.
         """
-        setting = _setting(format, order, overflow, accumulator, rounding)
+        setting = _setting(format, order, overflow, accumulator, rounding, products, scale)
         return self._with(lambda m: _override(m.roles, "role", name, setting))
 
     def site(
@@ -101,10 +117,11 @@ class Policy:
         overflow: str = "",
         accumulator: str = "",
         rounding: str = "",
+        products: str = "",
     ) -> "Policy":
         """Overrides one site (for example "projection"), over what its role says; what is left out
         stays as it was."""
-        setting = _setting(format, order, overflow, accumulator, rounding)
+        setting = _setting(format, order, overflow, accumulator, rounding, products)
         return self._with(lambda m: _override(m.sites, "site", name, setting))
 
     def loss_scale(self, scale: float) -> "Policy":
@@ -137,7 +154,7 @@ class Policy:
         return self._with(lambda m: m.loss_scale.dynamic.CopyFrom(now.to_proto()))
 
     def nonfinite(self, action: str) -> "Policy":
-        """What happens to a non-finite instance: "report" (it runs on) or "stop"."""
+        """Sets what happens to a non-finite instance: "report" (it runs on) or "stop"."""
         if action not in _NON_FINITE:
             raise ValueError(f"nonfinite {action!r}: one of {', '.join(_NON_FINITE)}")
         return self._with(lambda m: setattr(m, "non_finite", _NON_FINITE[action]))
@@ -189,10 +206,22 @@ def policy_message(policy: "Policy | str | None") -> policy_pb2.Policy:
 
 
 def _setting(
-    format: str, order: str, overflow: str, accumulator: str, rounding: str
+    format: str,
+    order: str,
+    overflow: str,
+    accumulator: str,
+    rounding: str,
+    products: str,
+    scale: str = "",
 ) -> policy_pb2.RoleSetting:
     return policy_pb2.RoleSetting(
-        format=format, order=order, overflow=overflow, accumulator=accumulator, rounding=rounding
+        format=format,
+        order=order,
+        overflow=overflow,
+        accumulator=accumulator,
+        rounding=rounding,
+        products=products,
+        scale=scale,
     )
 
 

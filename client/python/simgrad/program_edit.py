@@ -1,4 +1,4 @@
-"""What reads what in a program that is already written, and one value in the place of another."""
+"""Edits a program that is already written: finds what reads a value, and puts another in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which line of the user's file wrote a part of a program: the labels of its operations."""
+"""Finds the line of the user's file that wrote a part of a program: the labels of its operations."""
 
 from __future__ import annotations
 
@@ -42,16 +42,31 @@ def add_line(error: errors.SimgradError, message: Any) -> None:
 
 
 def site_lines(program: program_pb2.Program) -> dict[str, str]:
-    """The line of each site: loops, events, accepted steps, and comparisons with a name."""
+    """The line of each site: loops, events, accepted steps, comparisons with a name, and choices of the largest, of an
+    order and of pivots."""
     lines: dict[str, str] = {}
     seen: dict[str, int] = {}
     for op in _ops_of(program.step):
-        name = op.decision_site
+        name = op.decision_site or _choice_name(program, op)
         if name:
             before = seen.get(name, 0)
             seen[name] = before + 1
             lines[f"{name}#{before}" if before else name] = op.label
     return lines
+
+
+# The server's names of choices that have no site (sim/program/choices.h).
+_CHOICES = {**{code: code for code in ("argmax", "argmin", "argsort", "cholesky")}, "lu_permutation": "lu"}
+
+
+def _choice_name(program: program_pb2.Program, op: program_pb2.Op) -> str:
+    """Lines of operations that choose by reals, in a program whose level counts choices; conversions need the flow of data, and have none."""
+    if op.code not in _CHOICES or program.level not in ("decisions", "all"):
+        return ""
+    operands = [program.values[k] for k in op.operands]
+    by_reals = any(x.element == program_pb2.ELEMENT_TYPE_REAL for x in operands)
+    several = not op.axes or operands[0].shape[op.axes[0]] > 1
+    return (op.site or _CHOICES[op.code]) if by_reals and several else ""
 
 
 def operations(program: program_pb2.Program) -> Iterator[program_pb2.Op]:

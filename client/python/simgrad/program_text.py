@@ -1,4 +1,4 @@
-"""The text of the program behind an answer, which stays on the server until somebody reads it."""
+"""The text of the program behind an answer, which stays on the server until it is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ProgramText:
     Args:
       text: what came with the answer; None: nothing did.
       ask: gives the program of the same world, policy, objective and adjoint, with its text; None:
-        nobody can be asked, for example in a copy that was unpickled.
+        no server can be asked, for example in a copy that was unpickled.
     A copy shares the text; a pickled one takes along what has been read.
     Threads: safe; the server is asked once.
     """
@@ -30,7 +30,7 @@ class ProgramText:
     def read(self, fingerprint: str) -> str:
         """The text of the program with this fingerprint.
 
-        Errors: those of Client.program; FailedPrecondition where there is nobody to ask (reason
+        Errors: those of Client.program; FailedPrecondition if there is no server to ask (reason
           CLIENT_CLOSED), or where the server makes another program of the request by now (reason
           SERVER_CHANGED).
         """

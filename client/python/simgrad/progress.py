@@ -46,7 +46,7 @@ class ProgressBar:
 
 
 def observer_of(progress: "bool | ProgressCallback") -> ProgressCallback:
-    """What is told of each progress message: nobody, a bar, or the caller's own function."""
+    """The observer of progress messages: none, a bar, or the caller's own function."""
     if progress is False or progress is None:
         return lambda phase, done, total: None
     return ProgressBar() if progress is True else progress

@@ -63,7 +63,7 @@ class Pool(pool.Pool):
         certificate and key on each node, and `credentials`.
       start_timeout: seconds in which all servers must have begun.
       options: those of simgrad.Pool.
-    Needs: ray; simgrad and simgrad-server on each node. `ray.init` is called where nobody has called it.
+    Needs: ray; simgrad and simgrad-server on each node. `ray.init` is called if it was not called before.
     Raises: RuntimeError where servers do not start, with what Ray says.
     """
 
@@ -114,7 +114,7 @@ class Pool(pool.Pool):
                 ray.kill(actor)
 
     def _targets(self) -> list[str]:
-        """Of the actors that live; one that is being started again comes back with another port."""
+        """The targets of the actors that live; one that is started again comes back with another port."""
         asked = [actor.target.remote() for actor in self.actors]
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_SECONDS)
         targets = []

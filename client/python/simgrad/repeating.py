@@ -16,10 +16,13 @@ from simgrad.retry import Retry
 from simgrad.retry_budget import RetryBudget
 
 _LOG = logging.getLogger("simgrad")
+# Reasons of errors that the same request, sent whole, may not have or has of another field. A server
+# of an older release, in the place of the one that took the content, knows no names of it.
+_OF_NAMING = ("TENSOR_GONE", "NOT_SUPPORTED", "INVALID_FIELD")
 
 
 class Repeating:
-    """What the calls of one client share: budget, clock, chance, and whether a server answered.
+    """State that the calls of one client share: budget, clock, chance, and whether a server answered.
 
     Args:
       error_of: the typed error of a failed call, with gRPC's own text.
@@ -90,6 +93,9 @@ class Call:
         self._first_message = ""
         self.tries = 0
         self.is_cancelled = False
+        self._lost = 0
+        self.named = False  # whether this try names content that its server keeps, and how to say
+        self.on_lost: Callable[[], None] = lambda: None  # that the server does not
 
     def __enter__(self) -> "Call":
         self._shared.count_in_flight(1)
@@ -106,6 +112,11 @@ class Call:
         self.tries += 1
         return max(self._started + self._timeout - now, 0.0)
 
+    @property
+    def may_name(self) -> bool:
+        """Whether content may be named instead of sent: a server that lost it is given it once more."""
+        return self._lost < 2
+
     def is_alive(self) -> None:
         self._shared.answered = True
         self._failing_since = None
@@ -120,6 +131,8 @@ class Call:
         if self._is_over():
             raise self._cancelled(reached) from None
         error = self._shared.error_of(rpc_error)
+        if self._is_for_naming(error):
+            return  # the next try is another request, so it is no repeat
         kind = kind_of(error, reached)
         if kind is not Kind.UNSENT:
             self._sent += 1
@@ -137,6 +150,15 @@ class Call:
         self._shared.clock.pause(wait, self._is_over)
         if self._is_over():
             raise self._cancelled(reached) from None
+
+    def _is_for_naming(self, error: errors.SimgradError) -> bool:
+        """Whether a request that names content failed, and may not if it is sent otherwise."""
+        if not self.named or error.reason not in _OF_NAMING:
+            return False
+        self.on_lost()
+        # An error that is no loss is said of the whole request, which is what the caller wrote.
+        self._lost = self._lost + 1 if error.reason == "TENSOR_GONE" else 2
+        return True
 
     def _is_over(self) -> bool:
         return self.is_cancelled or self._shared.closed

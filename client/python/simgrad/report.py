@@ -77,6 +77,10 @@ def result_dict(result: Rollout) -> dict[str, Any]:
         "trajectory": result.trajectory,
         "states_range": {name: dict(vars(r)) for name, r in result.states_range.items()},
         "ranges": _ranges(result.ranges),
+        "absorption": {
+            state: [dict(vars(site)) for site in absorption.sites]
+            for state, absorption in result.absorption.items()
+        },
         "sites": {},
         "events": {},
         "certificates": [str(c) for c in result.certificates],
@@ -118,6 +122,7 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             zero_share=result.zero_share,
             magnitudes=result.magnitudes,
             warnings=result.warnings,
+            adjoint_solves={site: dataclasses.asdict(s) for site, s in result.adjoint_solves.items()},
             loss_scale=result.loss_scale,
             skipped=result.skipped,
             left_out=result.left_out,
@@ -205,7 +210,7 @@ def worlds_text(fields: dict[str, Any]) -> str:
 
 
 def result_text(result: Rollout, program: bool = False) -> str:
-    """What happened, for people; `program`: with the text of the program."""
+    """A report for people on what happened; `program`: with the text of the program."""
     title = repr(result).splitlines()[0]
     lines = [title, f"path {result.path_signature:016x}, program {result.program.fingerprint[:16]}"]
     if result.value is not None:

@@ -29,7 +29,7 @@ _DETAILS = {
     "fingerprint": simgrad_pb2.PROGRAM_DETAIL_UNSPECIFIED,
     "text": simgrad_pb2.PROGRAM_DETAIL_TEXT,
 }
-# Of a rollout, beside those that Client.rollout names.
+# The options of a rollout beside those that Client.rollout names.
 _OPTIONS = (
     *("instances", "first_instance", "instance_ids", "seed", "stride", "chunk_steps"),
     "checkpoint_interval",
@@ -51,7 +51,7 @@ _KIND_WORDS = {
 
 @dataclass
 class Cotangents:
-    """What the caller puts in place of an objective: the derivative of a loss by the answer.
+    """Cotangents in place of an objective: the derivative of the caller's loss by the answer.
 
     Attributes:
       state: by state, of the final state, [instance, field shape].
@@ -129,7 +129,7 @@ def rollout_spec(
 
 
 def with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
-    """What is sent as inputs of one kind, by name: the caller's, and the world's own defaults."""
+    """The inputs of one kind that are sent, by name: the caller's, and the world's own defaults."""
     return {**world.array_defaults.get(kind, {}), **world.named(kind, inputs)}
 
 
@@ -240,7 +240,7 @@ def description(
 def cuda_text_options(
     cuda: bool | str, per_step: Iterable[str]
 ) -> simgrad_pb2.CudaTextOptions | None:
-    """What Client.program asks of the text of kernels; None where it is not asked for."""
+    """The options of the text of kernels for Client.program; None if it is not asked for."""
     per_step = tuple(per_step)
     if not cuda:
         if per_step:
@@ -267,7 +267,7 @@ def check_size(message: Any, size: int, limit: int) -> None:
 
 
 def _parts(message: Any) -> list[tuple[str, int]]:
-    """What makes a request large: paths and sizes of its tensors, lists and program."""
+    """The parts that make a request large: paths and sizes of its tensors, lists and program."""
     inside = hasattr(message, "spec")
     spec, prefix = (message.spec, "spec.") if inside else (message, "")
     parts = [("handle", len(getattr(message, "handle", "")))]
@@ -343,7 +343,8 @@ def _as_real(value: Any) -> Any:
 def input_name(
     name: str, spec: simgrad_pb2.RolloutSpec, declarations: Declarations
 ) -> simgrad_pb2.InputName:
-    """What `wrt` names: "k" or "param.k", looked for among what was sent, then among what the world declares."""
+    """The input that a word of `wrt` names: "k" or "param.k", looked for first among inputs that were sent, then
+    among those that the world declares."""
     word, dot, rest = name.partition(".")
     if dot and word in _KIND_WORDS:
         return simgrad_pb2.InputName(kind=_KIND_WORDS[word], name=rest)

@@ -1,4 +1,4 @@
-"""What the client returns.
+"""Results: the classes that the client returns.
 
 N is the number of instances, T the number of steps. Axis order: [instance, time, field shape].
 """
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 import numpy as np
 
 from simgrad import errors, summary
-from simgrad.diagnostics import BackwardTrace, BirthCertificate, EventTrace, RangeCounts, StateRange
-from simgrad.diagnostics import TerminationTrace
+from simgrad.diagnostics import Absorption, BackwardTrace, BirthCertificate, EventTrace, RangeCounts
+from simgrad.diagnostics import StateRange, TerminationTrace
 from simgrad.path import Forced, Path
 from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoleSetting:
-    """What one role ran."""
+    """The setting that one role ran with."""
 
     format: str
     overflow: str
@@ -34,7 +34,9 @@ class RoleSetting:
     accumulator: str
     execution: str  # native or emulated
     guarantee: str  # bitwise, or device where hardware decides
-    rounding: str = "nearest_even"  # of casts into the role
+    rounding: str = "nearest_even"  # of casts into the role; in tf32 of what matmul reads
+    products: str = "fma_chain"  # how matmul adds its products
+    scale: str = "none"  # amax: each array by its largest magnitude
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +70,8 @@ class ResolvedPolicy:
                 r.execution,
                 r.guarantee,
                 r.setting.rounding,
+                r.setting.products or "fma_chain",
+                r.setting.scale or "none",
             )
             for r in message.roles
         }
@@ -186,7 +190,7 @@ class Rollout:
       value: sum of weight * value over the instances, or None without an objective. values: [N]
         f64.
       sites, events: TerminationTrace and EventTrace by site. states_range, ranges: by state, by
-        role.
+        role. absorption: by state, how many of the additions that it is stored from did nothing.
       program: what ran. device, server_version, request_id: where. seconds: wall time by phase.
       tries: how often the call was tried until it gave this; more than 1: it was repeated.
       path: the decisions of a run with path=True, else None.
@@ -218,6 +222,7 @@ class Rollout:
     halted: list[Halted] = field(default_factory=list)
     path: Path | None = None
     forced: dict[str, Forced] = field(default_factory=dict)
+    absorption: dict[str, Absorption] = field(default_factory=dict)
     kept: KeptRun | None = None
 
     def __repr__(self) -> str:
@@ -281,6 +286,24 @@ class TreeNode:
     value: np.ndarray
 
 
+@dataclass(frozen=True)
+class AdjointSolves:
+    """The linear systems of an implicit derivative, over all instances and steps.
+
+    Attributes:
+      solves, turns: how many there were, and their turns together.
+      most_turns: of one solve.
+      capped: solves that ended at `max_iter` above `tol`.
+      residual: the largest at the end of a solve, as it was compared with `tol`; NaN where one was.
+    """
+
+    solves: int
+    turns: int
+    most_turns: int
+    capped: int
+    residual: float
+
+
 @dataclass(repr=False)
 class Gradient(Rollout):
     """A finished gradient: the rollout, and
@@ -300,8 +323,11 @@ class Gradient(Rollout):
       skipped: a scaled gradient was not finite. left_out: instances left out by
         reduction="finite_only".
       tree: with return_tree=True, of each shared input its TreeNodes, ascending by id.
-      warnings: in words, what the loss scale takes beyond the format of role adjoint, and runs of
-        loops that did not converge although their derivative is Implicit.
+      warnings: in words, what the loss scale takes beyond the format of role adjoint, runs of loops
+        that did not converge although their derivative is Implicit, and solves of such a derivative
+        that ended at their cap.
+      adjoint_solves: by "SITE.adjoint", how those solves ended where they are by iteration or gmres.
+        Empty where role gradient is narrower than f32.
       norm: with clip_norm, the norm before clipping; where it is not finite nothing was clipped.
         Else None.
       backward: BackwardTrace, or None with diagnostics="off".
@@ -322,6 +348,7 @@ class Gradient(Rollout):
     left_out: int = 0
     tree: dict[str, list[TreeNode]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    adjoint_solves: dict[str, AdjointSolves] = field(default_factory=dict)
     norm: float | None = None
     backward: BackwardTrace | None = None
     reused: bool = False

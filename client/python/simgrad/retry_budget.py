@@ -11,7 +11,7 @@ DEPARTURE_SECONDS = 1.0
 
 
 class RetryBudget:
-    """What the calls of one client may repeat in all.
+    """The budget of repeats that all calls of one client share.
 
     Every call adds `extra` (0.1) of a repeat, every repeat takes one. A client starts with 10; while
     it has fewer, one comes back every 10 s, so that a single call on an idle client can be repeated.

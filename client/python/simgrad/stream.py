@@ -70,7 +70,7 @@ class Stream:
 
     @property
     def result(self) -> Rollout | Gradient:
-        # Nobody looks at the blocks one by one: the result decodes them together.
+        # No caller takes the blocks one by one: the result decodes them together.
         for _ in self._until_complete():
             pass
         if self._assembly.result is None:
@@ -85,7 +85,7 @@ class Stream:
 
     @property
     def kept(self) -> simgrad_pb2.KeptRun:
-        """What a rollout is kept under, once its result is there; empty where it is not kept."""
+        """The handle of a kept rollout, once its result is there; empty if it is not kept."""
         return self._assembly.kept
 
     def cancel(self) -> None:

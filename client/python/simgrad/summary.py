@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping
 import numpy as np
 
 if TYPE_CHECKING:
-    from simgrad.diagnostics import EventTrace, TerminationTrace
+    from simgrad.diagnostics import Absorption, EventTrace, TerminationTrace
     from simgrad.hessian import HessianVector
     from simgrad.results import Gradient, Program, ResolvedPolicy, Rollout
 
@@ -31,7 +31,7 @@ def _row(label: str, items: Iterable[str]) -> list[str]:
 
 
 def _shapes(arrays: Any) -> list[str]:
-    """Of arrays by name; of another tree, which a world written in JAX may have, the name of its type."""
+    """The shapes of arrays by name; for another tree, as worlds in JAX may have, the name of its type."""
     if not isinstance(arrays, Mapping):
         return [type(arrays).__name__]
     return [f"{name} {list(np.shape(a))}" for name, a in arrays.items()]
@@ -91,6 +91,13 @@ def of_event(trace: "EventTrace") -> str:
     return f"{trace.site}{kind}{_line(trace)}: {held}{changes}{_closest(trace)}"
 
 
+def of_absorption(absorption: "Absorption") -> str:
+    """The share of the additions into a state that did nothing."""
+    return (
+        f"{absorption.state} in {absorption.share:.0%} of {_count(absorption.additions, 'addition')}"
+    )
+
+
 def of_policy(policy: "ResolvedPolicy") -> str:
     """Roles that run alike share a row."""
     alike: dict[Any, list[str]] = {}
@@ -101,6 +108,11 @@ def of_policy(policy: "ResolvedPolicy") -> str:
         lines[0] += f", loss scale {policy.loss_scale:g}"
     for setting, roles in alike.items():
         sums = f"{setting.order} sums in {setting.accumulator}"
+        if setting.products != "fma_chain":
+            sums += f", {setting.products} products"
+        if setting.rounding != "nearest_even":
+            sums += f", rounded {setting.rounding}"
+        sums += "" if setting.scale == "none" else f", scale {setting.scale}"
         lines += _row(setting.format, [f"{sums}: {', '.join(roles)}"])
     lines += _row("sites", [f"{site} {dict(given)}" for site, given in policy.sites.items()])
     return "\n".join(lines)
@@ -126,6 +138,7 @@ def of_rollout(result: "Rollout", title: str = "Rollout") -> str:
     lines += _row("trajectory", _shapes(result.trajectory))
     lines += _row("sites", result.sites)
     lines += _row("events", result.events)
+    lines += _row("absorbed", [repr(a) for a in result.absorption.values() if a.absorbed])
     if result.certificates:
         lines += _row("born", [str(result.certificates[0])])
     return "\n".join(lines)

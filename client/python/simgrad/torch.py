@@ -214,7 +214,7 @@ class _Work:
         return total
 
     def _asked(self, cotangents: Sequence[torch.Tensor | None]) -> list[dict[str, Any]]:
-        """What is to be differentiated, by call. Weights multiply cotangents too, so an objective with
+        """The arguments of each call for a gradient. Weights multiply cotangents too, so an objective with
         weights has a call of its own."""
         state_count = len(self.result.state)
         names = [*self.result.state, *self.result.trajectory]
@@ -248,7 +248,7 @@ class _Work:
         return total
 
     def gradient_of_weights(self, cotangent: torch.Tensor | None) -> np.ndarray:
-        """Of `value`, which is the sum of weight times value."""
+        """The gradient of `value` by the weights; `value` is the sum of weight times value."""
         return np.asarray(self.result.values) * (0.0 if cotangent is None else cotangent.item())
 
 

@@ -15,7 +15,7 @@ from simgrad.world_function import Param
 
 
 class ModuleController(Controller):
-    """What `simgrad.torch.controller` returns.
+    """The controller that `simgrad.torch.controller` returns.
 
     Attributes:
       module: the module itself. parameters: its parameters themselves, by the names of the weights.

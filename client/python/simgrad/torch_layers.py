@@ -14,7 +14,7 @@ Weight = Callable[[Any], Expression]  # of a parameter of the module
 
 
 def written(module: Any, x: Expression, weight: Weight, path: str = "") -> Expression:
-    """What a module makes of the vector x. The modules inside are written in their order.
+    """Writes what a module computes of the vector x. The modules inside are written in their order.
 
     Errors: ValueError for a layer of another size; those of `check`.
     """

@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Function)
 
 @dataclass(frozen=True)
 class Declared:
-    """What an argument of a world's function is. As an annotation: State, State[3], State(8, 3),
+    """The kind of an argument of a world's function. As an annotation: State, State[3], State(8, 3),
     State(dtype="i32").
 
     Attributes:
@@ -84,7 +84,7 @@ class Step(Declared):
     """The number of the step, an i32."""
 
 
-# Of the inputs that may be arrays.
+# The kinds of inputs that may be arrays.
 _KINDS: dict[type[Declared], int] = {
     State: program_pb2.INPUT_KIND_STATE,
     Param: program_pb2.INPUT_KIND_PARAM,

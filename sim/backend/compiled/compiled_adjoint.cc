@@ -138,6 +138,10 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
   if (absl::Status taken = TakeCode(Part::kAdjoint); !taken.ok()) return taken;
   reversed_.clear();
   reversed_.resize(groups_.size());
+  started_ = {};
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker) worker->ranges = {};
+  }
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     MakeReversed(group);
     worker.replayed = groups_[static_cast<size_t>(group)].fields;
@@ -146,6 +150,9 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
     CallAdjoint(adjoint_->reverse_terminal, worker, group, worker.replayed.data(), batch_.steps, 1,
                 0);
   });
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    if (worker) started_.Merge(CountsOf(worker->ranges));
+  }
   if (ended.ok()) Publish();
   return ended;
 }
@@ -258,6 +265,7 @@ absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) 
     }
     chunk.ranges.Merge(CountsOf(worker->ranges));
   }
+  if (records_) chunk.ranges.Merge(std::exchange(started_, {}));
   Publish();
   return chunk;
 }

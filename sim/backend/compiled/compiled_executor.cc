@@ -13,14 +13,15 @@
 namespace simgrad::sim::compiled {
 namespace {
 
-// What runs need of their executor.
+// The part of the executor that its runs share.
 struct Kept {
   Kept(const CompiledOptions& options, Wanted how)
       : kernel_options{.isa = options.isa,
                        .parts = options.parts,
                        .mapping = options.mapping,
                        .near_zero = options.near_zero,
-                       .cut = options.cut},
+                       .cut = options.cut,
+                       .edit = options.edit},
         wanted(how),
         kernels(options.kernels),
         plans(kernel_options, options.most_plan_bytes, options.kernels.watch) {}
@@ -207,7 +208,7 @@ class Compiled : public CompiledExecutor {
       const KernelRequest request = kept_->RequestOf(planned, part);
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
       ready = false;
-      // What comes back is compiled meanwhile; what never does is not.
+      // A program that comes back is compiled meanwhile; one that never does is not.
       if (came_back) kept_->kernels.Ask(request, Wanted::kSoonest);
     }
     return !ready;
@@ -229,7 +230,8 @@ std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const KernelOptions& opti
                                .parts = options.parts,
                                .mapping = options.mapping,
                                .near_zero = options.near_zero,
-                               .cut = options.cut};
+                               .cut = options.cut,
+                               .edit = options.edit};
   return std::make_unique<Compiled>(
       all, options.effort == Effort::kBest ? Wanted::kBest : Wanted::kQuick);
 }

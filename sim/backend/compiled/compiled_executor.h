@@ -1,6 +1,6 @@
 // The executor that compiles plans (sim/backend/compiled/README.md).
 //
-// Maths: the bits of the reference executor, whoever serves a run and whichever code is ready.
+// Maths: the bits of the reference executor, whatever code is ready and runs.
 // Cost: little work that is new is run by the reference executor, which needs neither a plan nor a
 //   compile; other work waits for a quick compile, unless its kernel is kept. The best code follows in
 //   the background and is used from the next chunk of steps on.
@@ -20,22 +20,23 @@ namespace simgrad::sim::compiled {
 
 struct CompiledOptions {
   Isa isa = BestIsa();
-  std::optional<int> parts;        // as KernelOptions
-  std::optional<Mapping> mapping;  // else as mapping.h says
-  bool near_zero = false;          // as KernelOptions
-  plan::CutLimits cut;             // of large functions
+  std::optional<int> parts;               // as KernelOptions
+  std::optional<Mapping> mapping;         // else as mapping.h says
+  bool near_zero = false;                 // as KernelOptions
+  plan::CutLimits cut;                    // of large functions
+  std::function<void(plan::Plan&)> edit;  // as KernelOptions
   // Element-operations of a run at its caps: at most that many, or at most that many for each
   // statement to be compiled (each operation, before there is a plan), are left to the reference executor where there is no kernel yet; both
   // 0: none. A gradient of 20,000 operations: 9 s to compile it, 0.2 s for the reference.
   double little_work = 1 << 18;
   double little_work_per_statement = 64;
-  // Of one function or piece; a program with more is left to the reference executor.
+  // The most of one function or piece; a program with more is left to the reference executor.
   int64_t most_statements = 40'000;
   int64_t most_plan_bytes = int64_t{64} << 20;  // the newest is kept whatever its size
   KernelCacheOptions kernels;
 };
 
-// What ran where, and what is kept.
+// Counts of what ran where, and of what is kept.
 struct CompiledUse {
   CompilerUse compiler;
   int64_t plans = 0;

@@ -92,7 +92,7 @@ bool CompiledRun::IsBadInput(size_t input, int64_t row, int64_t t) const {
   return false;
 }
 
-// Of what step 0 reads; a run of no steps reads no input of a step.
+// Checks the inputs that step 0 reads; a run of no steps reads no input of a step.
 void CompiledRun::CheckSentInputs(int64_t group) {
   const Program& program = batch_.program->program;
   GroupState& state = groups_[static_cast<size_t>(group)];
@@ -188,6 +188,7 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
           .terminations = worker.terminations.data() + terminations_from,
           .events = worker.events.data() + events_from,
           .ranges = &worker.ranges,
+          .additions = count == 1 && IsSampled(first) ? worker.additions.data() : nullptr,
           .last_events = state.last_events.data(),
           .first_events = state.first_events.data(),
           .note_margins = NoteMargins,
@@ -199,7 +200,7 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
 
 namespace {
 
-// Where level `instances` goes; machine code hands it back to the functions below.
+// The sink of level `instances`; machine code hands it back to the functions below.
 struct InstanceArgs : PolledArgs {
   std::vector<InstanceSite>* sites = nullptr;
   int64_t first_instance = 0;
@@ -365,6 +366,7 @@ void CompiledRun::ClearColumns(Worker& worker, const ForwardChunk& chunk) const 
   worker.termination_watches.assign(worker.terminations.size(), watch);
   worker.event_watches.assign(worker.events.size(), watch);
   worker.ranges = {};
+  worker.additions.assign(plan_.additions.size(), {});
   worker.sampled = {};
   worker.sampled.states = chunk.diagnostics.states;
   worker.sampled.sampled_steps = chunk.diagnostics.sampled_steps;
@@ -386,6 +388,7 @@ void CompiledRun::TakeColumns(const Worker& worker, ForwardChunk& chunk) const {
       to.states[k][s].Merge(worker.sampled.states[k][s]);
   }
   to.ranges.Merge(CountsOf(worker.ranges));
+  MergeAdditions(worker.additions, to.additions);
 }
 
 // The ranges of the real states after step t.
@@ -416,13 +419,15 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
                         ForwardChunk& chunk) {
   const bool writes = !options_.record_states.empty() || !options_.record_exports.empty();
   const bool samples = records_ && options_.recording != Recording::kCounts;
+  const bool counts = records_ && !plan_.additions.empty();
   const int64_t at_once = writes ? 1 : steps_at_once_;
   const RunTimer timer(*kernel_);
   for (int64_t done = 0; done < count;) {
     int64_t now = std::min(at_once, count - done);
-    if (samples) {
+    if (samples || counts) {
       for (int64_t k = 0; k < now; ++k) {
-        if (IsSampled(first + done + k)) now = k + 1;
+        // Its additions are counted, and no other step's.
+        if (IsSampled(first + done + k)) now = counts && k > 0 ? k : k + 1;
       }
     }
     Call(kernel_->step, worker, group, first + done, now, done, &chunk);
@@ -499,7 +504,7 @@ std::optional<MemoryNeed> CompiledRun::NeedOf(const RangeSteps& steps) const {
 absl::Status CompiledRun::Finish() {
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     if (batch_.program->policy.nonfinite == precision::NonFinite::kStop) {
-      // What `initial` or an input stopped in a run of no steps.
+      // In a run of no steps, marks the instances that `initial` or an input stopped.
       for (int64_t& health : groups_[static_cast<size_t>(group)].health) health |= health >= 0;
     }
     if (TerminalOf(*batch_.program) == nullptr) return;

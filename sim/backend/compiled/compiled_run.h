@@ -16,7 +16,7 @@
 
 namespace simgrad::sim::compiled {
 
-// What a run executes.
+// The code that a run executes.
 struct RunCode {
   std::shared_ptr<const plan::Plan> plan;
   LaneShape shape;
@@ -36,7 +36,7 @@ struct CompiledCounts : ForwardCounts {
   std::vector<int64_t> tape_bytes;
 };
 
-// What `poll` knows.
+// The data that `poll` uses.
 struct PolledArgs : GroupArgs {
   const WorkMeter::StopCallback* stop = nullptr;
   bool stopped = false;
@@ -75,7 +75,7 @@ class CompiledRun : public Run {
   }
 
  private:
-  // What one thread works with.
+  // The workspace of one thread.
   struct Worker {
     Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given);
     GroupInputs inputs;
@@ -84,13 +84,14 @@ class CompiledRun : public Run {
     WorkMeter::StopCallback stop;
     int64_t fuel = 0;  // GroupArgs::fuel, from call to call
     std::vector<uint32_t> bad_inputs;
-    // Of the chunk that runs.
+    // Records of the chunk that runs.
     std::vector<TerminationColumn> terminations;
     std::vector<EventColumn> events;
     std::vector<MarginWatch> termination_watches, event_watches;  // as the columns
     RangeColumn ranges{};
+    std::vector<AdditionColumn> additions;  // by site
     StepDiagnostics sampled;
-    // Of the adjoint.
+    // For the adjoint.
     std::vector<int64_t> tape_bytes;  // by step of the chunk
     std::vector<std::byte> tape;
     std::vector<std::byte> replayed;             // fields
@@ -99,7 +100,7 @@ class CompiledRun : public Run {
     std::vector<BackwardColumn> backward;
     std::vector<std::vector<std::byte>> sent;  // per Plan::sent
   };
-  // What a group gathers in the adjoint; it does not travel with its states.
+  // The data that a group gathers in the adjoint; they do not travel with its states.
   struct Reversed {
     std::vector<std::byte> fields;  // cotangents, behind those of a GroupState
     std::vector<int64_t> health;
@@ -174,8 +175,9 @@ class CompiledRun : public Run {
   std::vector<InstanceHealth> health_;
   std::shared_ptr<const Kernel> adjoint_;
   double seed_ = 1.0;
-  std::vector<Reversed> reversed_;              // by group
-  std::vector<int64_t> tape_bytes_;             // by step: of the group that needs most
+  RangeCounts started_;              // of what enters at z[T]; told with the steps before it
+  std::vector<Reversed> reversed_;   // by group
+  std::vector<int64_t> tape_bytes_;  // by step: of the group that needs most
   std::vector<std::vector<double>> gradients_;  // by input
   std::vector<std::vector<uint8_t>> connected_;
 };

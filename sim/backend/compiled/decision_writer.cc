@@ -39,7 +39,7 @@ void DecisionWriter::BeginStep(Value* column, Value* time) {
 
 void DecisionWriter::End() { StoreLanes(kSignatures, signatures_, b_.getInt64Ty()); }
 
-// What the last test of each site will be remembered by.
+// Finds the types that the last test of each site is remembered in.
 void DecisionWriter::FindTests(const std::vector<Statement>& statements) {
   const auto& carriers = written_.registers;
   for (const Statement& s : statements) {
@@ -140,7 +140,7 @@ Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t 
   } else {
     known = b_.CreateAnd(known, equals(compared.rhs[part], offsetof(MarginWatch, rhs)));
   }
-  // Where a test is told, the same instance may show the same margin by another one.
+  // If tests are told, one instance may show the same margin by two tests.
   known =
       b_.CreateAnd(known, compared.tests.empty() ? b_.CreateICmpSGE(ranks_[part], Splat(first))
                                                  : b_.CreateICmpSGT(ranks_[part], Splat(first)));
@@ -205,7 +205,7 @@ void DecisionWriter::Test(const Statement& s, Carrier of, Carrier of_extra, cons
       b_.CreateStore(b_.CreateSelect(mask[part], b_.CreateFPCast(x, type), before),
                      variables[part]);
     };
-    // What is the same for all lanes is so in every turn.
+    // An operand that is equal for all lanes is equal in every turn.
     if (last.tests == 1 && llvm::getSplatValue(compared.rhs[part]) != nullptr) {
       b_.CreateStore(compared.rhs[part], last.rhs[part]);
     } else {

@@ -39,7 +39,7 @@ class DecisionWriter : private LaneBuilder {
   void Decide(const plan::Statement& s, plan::Carrier of, plan::Carrier of_extra, const Told& told);
 
  private:
-  // What the last test of a site's run compared: [lane], of the lanes that are in one.
+  // The operands of the last test of a site's run: [lane], of the lanes that are in one.
   struct LastTest {
     int tests = 0;  // statements
     precision::Format format = precision::Format::kF64;

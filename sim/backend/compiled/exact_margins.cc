@@ -17,7 +17,7 @@ using precision::Format;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 
-// Where one lane's numbers lie.
+// The places of one lane's numbers.
 struct Sides {
   const void* lhs;
   const void* rhs;
@@ -99,7 +99,7 @@ void Narrow(MarginWatch& watch, const MarginKind& kind, double absolute, double 
                       : precision::DoublePowerOfTwo(1 - precision::Traits(kind.format).precision);
   watch.reach_f64 = counts ? -1.0 : std::nextafter(widest, kInfinity) * unit;
   watch.reach_f32 = counts ? -1.0F : Above(widest * unit);
-  // Of the least normal magnitude and smaller ones.
+  // The least normal magnitude, which stands for smaller ones too.
   const double least =
       kind.is_integer ? 0.0
                       : precision::DoublePowerOfTwo(precision::Traits(kind.format).min_exponent);

@@ -18,9 +18,9 @@ namespace simgrad::sim::compiled {
 
 struct GroupArgs;
 
-// Of one site in one step, as the instances of one thread have shown it so far.
+// The margins of one site in one step, as the instances of one thread have shown them so far.
 struct MarginWatch {
-  // Of interest is |a - b| <= absolute, and |a - b| <= reach * 2^e, where 2^e <= m < 2^(e + 1) for
+  // Interesting are |a - b| <= absolute, and |a - b| <= reach * 2^e, where 2^e <= m < 2^(e + 1) for
   // the largest magnitude m that counts for the ulp and is no subnormal of the format; of those
   // `absolute` takes care. For sides in f32, and for f64 and integers.
   float absolute_f32, reach_f32;

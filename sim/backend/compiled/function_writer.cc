@@ -63,6 +63,7 @@ class FunctionWriter {
         module);
     if (is_piece()) made_->addFnAttr(llvm::Attribute::NoInline);
     made_->getArg(0)->addAttr(llvm::Attribute::NoAlias);
+    made_->addDereferenceableParamAttr(0, sizeof(GroupArgs));
     auto* const entry = llvm::BasicBlock::Create(context_, "entry", made_);
     auto* const begin = llvm::BasicBlock::Create(context_, "begin", made_);
     entry_builder_.SetInsertPoint(entry);
@@ -128,7 +129,7 @@ class FunctionWriter {
   }
 
  private:
-  // What the pieces of a step hand on: the fuel, the top of the tape, which lanes looked bad.
+  // The pieces of a step hand these on: fuel, top of the tape, lanes that looked bad.
   static constexpr uint64_t kCarriedFuel = 0;
   static constexpr uint64_t kCarriedTop = 8;
   static constexpr uint64_t kCarriedLooked = 64;
@@ -221,14 +222,48 @@ class FunctionWriter {
   void MarkInvariant(llvm::LoadInst* load) {
     load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
   }
+  // Says how many bytes can be read where a pointer leads, so that a loop may read them before its
+  // first turn.
+  void MarkReadable(llvm::LoadInst* pointer, uint64_t bytes) {
+    if (bytes == 0) return;
+    const auto say = [&](unsigned kind, uint64_t n) {
+      auto* const number = llvm::ConstantAsMetadata::get(b_.getInt64(n));
+      pointer->setMetadata(kind, llvm::MDNode::get(context_, {number}));
+    };
+    say(llvm::LLVMContext::MD_dereferenceable, bytes);
+    say(llvm::LLVMContext::MD_align, 8);
+  }
   void ReadArguments() {
     auto* const pointer = llvm::PointerType::get(context_, 0);
     for (unsigned member = 0; member < kMembers; ++member) {
       arguments_[member] = Argument(static_cast<Member>(member), pointer);
     }
+    const auto holds = [&](Member member, size_t entries) {
+      MarkReadable(llvm::cast<llvm::LoadInst>(arguments_[member]), 8 * entries);
+    };
+    holds(kNumbers, plan_.numbers.size());
+    holds(kIntegers, plan_.integers.size());
+    holds(kInputs, options_.inputs.size());
     arguments_[kFirstStep] = Argument(kFirstStep, b_.getInt64Ty());
     arguments_[kCount] = Argument(kCount, b_.getInt64Ty());
+    FindInputs();
     LoadFields();
+  }
+
+  void FindInputs() {
+    auto* const pointer = llvm::PointerType::get(context_, 0);
+    for (size_t id = 0; id < function_.buffers.size(); ++id) {
+      const Buffer& buffer = function_.buffers[id];
+      if (buffer.kind != BufferKind::kInput) continue;
+      auto* const load = b_.CreateLoad(
+          pointer, b_.CreateConstGEP1_64(pointer, arguments_[kInputs], buffer.number));
+      MarkInvariant(load);
+      const InputForm& form = options_.inputs[static_cast<size_t>(buffer.number)];
+      const int64_t one = buffer.count * StoredBytes(buffer.carrier) / options_.shape.width;
+      const int64_t lanes = form.per_lane ? options_.shape.lanes() : 1;
+      if (!form.per_step) MarkReadable(load, static_cast<uint64_t>(one * lanes));
+      locals_[id].memory = load;
+    }
   }
 
   // ---- buffers ----
@@ -395,7 +430,8 @@ class FunctionWriter {
     return local.variables[0];
   }
 
-  // Of a local or field, and of what is sent and summed, at the step where it has steps.
+  // The memory of a local, a field, or a number that is sent or summed; its entry of the current
+  // step if it has one for each.
   Value* MemoryOf(const Buffer& buffer, Local& local) {
     auto* const pointer = llvm::PointerType::get(context_, 0);
     const auto member = [&](Member list) -> Value* {
@@ -423,11 +459,7 @@ class FunctionWriter {
 
   void LoadInput(const Statement& s, const Buffer& buffer) {
     const InputForm& form = options_.inputs[static_cast<size_t>(buffer.number)];
-    auto* const pointer = llvm::PointerType::get(context_, 0);
-    auto* const base =
-        b_.CreateLoad(pointer, b_.CreateConstGEP1_64(pointer, arguments_[kInputs], buffer.number));
-    MarkInvariant(base);
-    MarkParallel(base);
+    Value* const base = locals_[static_cast<size_t>(s.buffer)].memory;
     Value* element = ElementNumber(s.index);
     if (form.per_step) {
       Value* const column = b_.CreateSub(time_, arguments_[kFirstStep]);
@@ -510,7 +542,7 @@ class FunctionWriter {
       b_.CreateStore(At(s.operands[0]).parts[0], SharedVariable(s.buffer));
       return;
     }
-    // What outlives the function belongs to instances that run.
+    // A store that outlives the function is made only for instances that still run.
     const bool is_gradient =
         buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kConnected;
     const bool masked = is_gradient || depths_[static_cast<size_t>(s.buffer)] < depth_;
@@ -557,7 +589,7 @@ class FunctionWriter {
     return llvm::BasicBlock::Create(context_, name, made_);
   }
 
-  void Each(const Statement& s) {
+  void EachOf(const Statement& s) {
     Value* const extent = s.operands.empty() ? b_.getInt64(static_cast<uint64_t>(s.number))
                                              : At(s.operands[0]).parts[0];
     const bool asks = IsLong(s);
@@ -608,7 +640,7 @@ class FunctionWriter {
     });
   }
 
-  // What the plan says of the loop: its turns touch no memory in common, but for what they only read.
+  // Tells LLVM what the plan guarantees: turns of the loop share only memory that they read.
   void SayParallel(llvm::Instruction* back, llvm::MDNode* group) {
     llvm::Metadata* const accesses[] = {
         llvm::MDString::get(context_, "llvm.loop.parallel_accesses"), group};
@@ -659,7 +691,7 @@ class FunctionWriter {
   static bool IsArithmetic(const std::vector<Statement>& statements) {
     return std::all_of(statements.begin(), statements.end(), [](const Statement& s) {
       return s.code == Code::kCall || s.code == Code::kLoad || s.code == Code::kStore ||
-             s.code == Code::kConstant;
+             s.code == Code::kConstant || s.code == Code::kAbsorbed;
     });
   }
 
@@ -790,7 +822,7 @@ class FunctionWriter {
     const bool reverses = &owner_ == &plan_.reverse || &owner_ == &plan_.reverse_last ||
                           &owner_ == &plan_.reverse_terminal || &owner_ == &plan_.reverse_initial;
     if (reverses) records_.Judge(time_, false, 4);
-    // What is not finite before step 0 stops the instance in step 0.
+    // A non-finite value before step 0 stops the instance in step 0.
     if (&owner_ == &plan_.start) records_.Judge(time_, false, 2);
   }
 
@@ -830,7 +862,7 @@ class FunctionWriter {
     return b_.CreateConstGEP1_64(b_.getInt8Ty(), made_->getArg(0), 8 * member);
   }
 
-  // Where lane 0 of a number of a frame lies.
+  // The address of lane 0 of a number in a frame.
   Value* FrameAddress(const Statement& s, int64_t bytes) {
     Value* const offset =
         b_.CreateAdd(At(s.frame).parts[0], b_.getInt64(static_cast<uint64_t>(s.number)));
@@ -943,13 +975,76 @@ class FunctionWriter {
     told.mask = mask_;
     const Carrier of = CarrierOf(s.operands[0]);
     const Carrier of_extra = s.extra == plan::kNoRegister ? of : CarrierOf(s.extra);
-    if (s.code == Code::kTake) records_.Take(told);
+    if (s.code == Code::kTake) records_.Take(s, told);
     if (s.code == Code::kLook) records_.Look(told);
     if (s.code == Code::kTest || s.code == Code::kRun || s.code == Code::kDecide) {
       records_.Decision(s, of, of_extra, told);
     }
     if (s.code == Code::kRange) records_.Range(s, of, told);
     if (s.code == Code::kStored) records_.Stored(s, told);
+    if (s.code == Code::kAbsorbed) records_.Absorbed(s, told);
+  }
+
+  // ---- additions ----
+  // Steps that are sampled are rare. A loop over elements is written twice, so that the one of other
+  // steps counts nothing; elsewhere each addition asks.
+  enum class Counting : uint8_t { kAsks, kCounts, kSkips };
+
+  void Absorbed(const Statement& s) {
+    if (counting_ == Counting::kSkips || !options_.ranges) return;
+    if (counting_ == Counting::kCounts) return Record(s);
+    WhereSampled([&] { Record(s); }, [] {});
+  }
+
+  void WhereSampled(const std::function<void()>& body, const std::function<void()>& otherwise) {
+    auto* const sampled = NewBlock("sampled");
+    auto* const usual = NewBlock("usual");
+    auto* const after = NewBlock("after");
+    auto* const rare = llvm::MDBuilder(context_).createBranchWeights(1, 1 << 16);
+    b_.CreateCondBr(records_.IsSampled(), sampled, usual, rare);
+    b_.SetInsertPoint(sampled);
+    body();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(usual);
+    otherwise();
+    b_.CreateBr(after);
+    b_.SetInsertPoint(after);
+  }
+
+  static bool CountsWithin(const std::vector<Statement>& statements) {
+    return std::any_of(statements.begin(), statements.end(), [](const Statement& s) {
+      return s.code == Code::kAbsorbed || CountsWithin(s.body);
+    });
+  }
+
+  // Whether it may be written twice: it leaves nothing but what it stores, and is short.
+  static bool IsShort(const std::vector<Statement>& statements, int64_t& left) {
+    left -= static_cast<int64_t>(statements.size());
+    return left >= 0 && std::all_of(statements.begin(), statements.end(), [&](const Statement& s) {
+             const bool is_number = s.code == Code::kNumber || s.code == Code::kInteger ||
+                                    s.code == Code::kConstant || s.code == Code::kTime;
+             const bool is_work = s.code == Code::kCall || s.code == Code::kDeclare ||
+                                  s.code == Code::kLoad || s.code == Code::kStore;
+             const bool is_record = s.code == Code::kLook || s.code == Code::kRange ||
+                                    s.code == Code::kStored || s.code == Code::kAbsorbed;
+             return is_number || is_work || is_record ||
+                    (s.code == Code::kEach && IsShort(s.body, left));
+           });
+  }
+
+  void Each(const Statement& s) {
+    constexpr int64_t kTwice = 100;
+    int64_t left = kTwice;
+    if (counting_ != Counting::kAsks || !options_.ranges || !CountsWithin(s.body) ||
+        !IsShort(s.body, left)) {
+      return EachOf(s);
+    }
+    const auto as = [&](Counting counting) {
+      counting_ = counting;
+      EachOf(s);
+    };
+    WhereSampled([&] { as(Counting::kCounts); }, [&] { as(Counting::kSkips); });
+    counting_ = Counting::kAsks;
   }
 
   void Steps(StepOrder order, const std::function<void(Value* column)>& step) {
@@ -1105,6 +1200,8 @@ class FunctionWriter {
         return Recall(s);
       case Code::kSeed:
         return Seed(s);
+      case Code::kAbsorbed:
+        return Absorbed(s);
       case Code::kTake:
       case Code::kLook:
       case Code::kRange:
@@ -1143,6 +1240,7 @@ class FunctionWriter {
   llvm::BasicBlock* exit_ = nullptr;
   std::vector<llvm::Metadata*> loops_;  // over elements, outermost first: their access groups
   Value* tape_ = nullptr;               // its memory, in a loop that pushes nothing
+  Counting counting_ = Counting::kAsks;
   RecordWriter records_;
 };
 

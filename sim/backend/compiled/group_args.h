@@ -1,4 +1,4 @@
-// What a compiled function is given: one group of instances, side by side in the lanes of vectors.
+// The arguments of a compiled function: one group of instances, side by side in lanes of vectors.
 //
 // Layout: everything that differs between instances lies as [element][lane]. The machine code was
 //   written for one number of lanes; a group of fewer instances leaves lanes unused.
@@ -28,17 +28,18 @@ struct GroupArgs {
   const uint32_t* lanes_used;  // [lane]: all ones where there is an instance
   int64_t first_step;
   int64_t count;
-  // Where results are looked at. [lane] -1, or (step << 8) of the first non-finite result, plus 2
+  // Only if results are looked at. [lane] -1, or (step << 8) of the first non-finite result, plus 2
   // but for an input, plus 1 where the policy stopped the instance.
   int64_t* health;
   const uint32_t* bad_inputs;  // [step][lane]: not 0 where an input is not finite
-  // Where it is recorded.
+  // Only if it is recorded.
   double near_band_ulps;
   const uint32_t* ranks;            // [lane]: place of the instance id in ascending order
   uint64_t* signatures;             // [lane]
   TerminationColumn* terminations;  // [step][site]
   EventColumn* events;              // [step][site]
   RangeColumn* ranges;              // one
+  AdditionColumn* additions;        // [site]; null: the steps are not sampled
   uint32_t* last_events;            // [element of any event][lane]: all ones where it held
   int64_t* first_events;            // [event][lane]: first step at which it held, or -1
   // Level `instances`: a tested value, and the end of a run, of one lane.

@@ -18,7 +18,7 @@ std::vector<InputForm> FormsOf(const Batch& batch);
 class GroupInputs {
  public:
   GroupInputs(const Batch& batch, int lanes);
-  // Of instances [first, first + lanes) and steps [first_step, first_step + count). Steps at or
+  // Loads instances [first, first + lanes) and steps [first_step, first_step + count). Steps at or
   // behind the horizon give the last step's, or zeros where there is none.
   void Load(int64_t first, int64_t first_step, int64_t count, WorkMeter& meter);
   const void* const* pointers() const { return pointers_.data(); }

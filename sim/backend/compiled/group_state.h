@@ -1,4 +1,4 @@
-// What travels with a group of instances from step to step: the fields of the plan.
+// The state that travels with a group of instances from step to step: the fields of the plan.
 //
 // Layout: field after field, each [element][lane]; a bool is -1 or 0 in 32 bits. Threads: data.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace simgrad::sim::compiled {
 
-// Where the fields of a group lie.
+// The places of a group's fields.
 class FieldLayout {
  public:
   FieldLayout(const std::vector<plan::Field>& fields, int lanes);

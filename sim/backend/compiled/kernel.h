@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,8 @@ struct KernelOptions {
   std::optional<Mapping> mapping;  // else as mapping.h says
   bool near_zero = false;          // kNearZero from the first step on, needed or not
   plan::CutLimits cut;
+  // Changes each plan before it is cut: for tests that plant faults.
+  std::function<void(plan::Plan&)> edit;
 };
 
 // Two, which hide each other's waits; one for a program whose largest function has so many statements
@@ -39,7 +42,7 @@ struct KernelOptions {
 int PartsFor(int64_t statements);
 LaneShape ShapeOf(const KernelOptions& options);
 
-// Which functions of a plan: forward code and adjoint code are made when they are asked for.
+// A part of a plan's functions: forward code and adjoint code are made when they are asked for.
 // kNearZero: the reversed steps for processors that are slow where a product meets a subnormal.
 enum class Part : uint8_t { kForward, kAdjoint, kNearZero };
 

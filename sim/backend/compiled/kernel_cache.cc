@@ -34,7 +34,7 @@ namespace {
 using Loaded = absl::StatusOr<std::shared_ptr<const Kernel>>;
 
 // Count it up where the code that is written from a plan changes.
-constexpr int kWriterRevision = 4;
+constexpr int kWriterRevision = 5;
 // Waiting for their best code; what finds no room asks again when it is used again.
 constexpr size_t kMostWaiting = 64;
 constexpr int kThreads = 2;
@@ -69,7 +69,7 @@ std::string NameOf(const std::string& key, Effort effort) {
   return key + (effort == Effort::kBest ? "b" : "q");
 }
 
-// Of this thread: unlike time that passes, it is nearly the same on a busy machine.
+// The processor time of this thread: a busy machine changes it little, unlike wall time.
 std::chrono::nanoseconds ProcessorTime() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -78,19 +78,19 @@ std::chrono::nanoseconds ProcessorTime() {
 
 struct Job {
   KernelRequest request;  // without the plan
-  // Whoever waits holds it, or it is in the cache of plans; a job by itself keeps none in memory.
+  // Waiting callers and the cache of plans keep the plan alive; a job alone does not.
   std::weak_ptr<const plan::Plan> plan;
   Effort effort = Effort::kQuick;
   bool then_best = false;
   bool takes_best = false;            // where the folder has it
   bool is_covered = false;            // its memory is part of a run's
-  bool is_background = false;         // nobody waits, and nobody will
+  bool is_background = false;         // no caller waits, now or later
   std::atomic<bool> is_left = false;  // ends where it can
   // Under the lock.
   int claims = 0;
   bool has_begun = false;
   bool is_done = false;
-  HeldMemory memory;  // of a compile that those whose memory it was part of have left
+  HeldMemory memory;  // of a compile whose memory was part of runs that have left
   Loaded result = absl::InternalError("not compiled");
 };
 
@@ -110,7 +110,7 @@ struct KernelCache::Shared {
   const KernelFolder folder;
   std::mutex mutex;
   std::condition_variable wake;     // of the compiling threads
-  std::condition_variable changed;  // of those who wait for a job, and of the destructor
+  std::condition_variable changed;  // of callers that wait for a job, and of the destructor
   Entries entries;                  // the most recently used first
   std::unordered_map<std::string, Entries::iterator> index;
   std::unordered_map<std::string, std::shared_ptr<Job>> pending;  // by name
@@ -147,7 +147,7 @@ struct KernelCache::Shared {
 
 namespace {
 
-// What this thread compiles, for the handler of LLVM's fatal errors.
+// The compile of this thread, for the handler of LLVM's fatal errors.
 struct Compiling {
   std::function<void(const char*)> lost;
 };
@@ -233,8 +233,9 @@ Claim KernelCache::Shared::ClaimLocked(const std::shared_ptr<Shared>& shared,
   return Claim(job.get(), leave);
 }
 
-// What the last one leaves does not begin, or ends where it can. What was left before is compiled to
-// its end, at the expense of the server: its callers come back, and would never have it otherwise.
+// A job that its last claim leaves does not begin, or ends at the next place where it can. A job
+// that was left once before is compiled to its end, at the server's expense: its callers come back,
+// and would never get their kernel otherwise.
 void KernelCache::Shared::Leave(const std::shared_ptr<Job>& job) {
   std::shared_ptr<const plan::Plan> plan;
   {

@@ -1,7 +1,7 @@
 // Kernels by the structure of their plans: in memory, in a folder, or compiled.
 //
 // Compiling happens on threads of the cache, so a caller leaves when its `stop` says so. A compile
-// that nobody has a claim to any more does not begin. One that has begun ends with the function at
+// that no caller has a claim to does not begin. One that has begun ends with the function at
 // hand; the next time that it is left it goes on to its end, for the callers that come back.
 // A miss is compiled quickly. The best code follows in the background: at once where the quick compile
 // took milliseconds of processor time, else when quick code has run for about as long as the making takes. It is kept in
@@ -9,9 +9,10 @@
 // Requests for one structure share one compile. Least recently used kernels go above a bound.
 // A compile that a caller waits for is part of the caller's memory (CompileBytes), and asks the watch for its own
 // when the last such caller leaves; so does the best code that follows. What waits in a queue holds no plan.
-// Errors: RESOURCE_EXHAUSTED where the watch has no memory for a compile; CANCELLED where `stop` returned true; INTERNAL with LLVM's words, for those who wait; it is
-//   not kept. A fatal error of LLVM ends that compile alone: its thread is parked for good and another
-//   takes its place, until kMostLost were lost; from then on every compile fails. A crash (a bad
+// Errors: RESOURCE_EXHAUSTED if the watch has no memory for a compile; CANCELLED if `stop` returned
+//   true; INTERNAL with LLVM's words, for callers that wait; it is not kept. A fatal error of LLVM
+//   ends only that compile: its thread is parked for good and another takes its place, until
+//   kMostLost were lost; from then on every compile fails. A crash (a bad
 //   memory access) inside LLVM ends the process: a compile is bounded by its statements instead.
 // Threads: any. The destructor waits for the compiles that run.
 #pragma once
@@ -37,7 +38,7 @@ struct KernelRequest {
   std::string key;        // KeyOf these
 };
 
-// Of the structure of the part, what is recorded, the processor, the code writer and LLVM.
+// The key of a part: its structure, what is recorded, the processor, the code writer and LLVM.
 std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer,
                   const KernelOptions& options);
 
@@ -50,7 +51,7 @@ enum class Wanted : uint8_t {
   kBest,
 };
 
-// What a cache did since it was made, and what it holds.
+// Counts of what a cache did since it was made, and of what it holds.
 struct CompilerUse {
   uint64_t compiled = 0;
   double compile_seconds = 0;
@@ -67,7 +68,7 @@ struct CompilerUse {
 struct KernelCacheOptions {
   std::string folder;                       // of the best objects; empty: none
   int64_t most_bytes = int64_t{128} << 20;  // of code in memory
-  // A kernel that it has no memory for is given to those who wait for it, and not kept.
+  // A kernel that it has no memory for is given to the callers that wait for it, and not kept.
   std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>();
   // Best code takes five to ten times as long as quick code. Where quick code took at most so much
   // processor time, best code is made at once; else when quick code has run for about as long as the

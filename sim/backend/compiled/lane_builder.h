@@ -36,6 +36,7 @@ enum Member : unsigned {
   kTerminations,
   kEvents,
   kRanges,
+  kAdditions,
   kLastEvents,
   kFirstEvents,
   kTellTested,
@@ -71,7 +72,7 @@ class LaneBuilder {
   size_t parts() const { return static_cast<size_t>(options_.shape.parts); }
   // A vector of one lane is a scalar.
   llvm::Type* VectorOf(llvm::Type* type) { return Widened(type, width()); }
-  // Of a scalar function, for a vector.
+  // The call of a scalar function, for a vector.
   llvm::Value* Call(const std::string& name, const std::vector<llvm::Value*>& operands);
   llvm::Value* Splat(llvm::Value* value) { return Splatted(b_, value, width()); }
   llvm::Value* Splat64(uint64_t n) { return Splat(b_.getInt64(n)); }
@@ -82,7 +83,7 @@ class LaneBuilder {
   Vectors Variables(llvm::Type* type);
   void Set(const Vectors& variables, llvm::Value* value);
   llvm::Value* Get(const Vectors& variables, size_t part, llvm::Type* type);
-  // What a member of GroupArgs points to, for all lanes.
+  // Loads what a member of GroupArgs points to, for all lanes.
   Vectors LoadLanes(Member member, llvm::Type* type);
   void StoreLanes(Member member, const Vectors& variables, llvm::Type* type);
   // The numbers of all lanes in memory, to be read at a lane.

@@ -23,7 +23,7 @@ class MachineCode {
   ~MachineCode();
   // The address of a function; NOT_FOUND where the object has none of this name.
   absl::StatusOr<void*> Find(const std::string& name) const;
-  // What the code takes in memory: pages of code and of constants.
+  // The memory of the code: pages of code and of constants.
   int64_t bytes() const { return bytes_; }
 
  private:

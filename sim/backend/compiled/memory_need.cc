@@ -36,7 +36,7 @@ double FrameOf(const plan::TapePlan& tape, const Region& region) {
   return layout == nullptr ? 0 : static_cast<double>(layout->bytes);
 }
 
-// What the loops of a region keep at their caps: a frame for each turn, which test and body share.
+// The bytes that loops of a region keep at their caps: each turn has one frame for test and body.
 double LoopsAtCaps(const plan::TapePlan& tape, const Region& region) {
   double bytes = 0;
   for (const Op& op : region.ops) {
@@ -80,8 +80,8 @@ Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& p
   return sizes;
 }
 
-// Of the tapes of `range` steps that take `one` bytes each: a segment's, and the states at the
-// beginnings of all.
+// The bytes to reverse `range` steps that tape `one` bytes each: the tape of a segment, and the
+// states at the beginnings of all segments.
 double RangeTapes(const Sizes& sizes, double one, double range) {
   const double segment = static_cast<double>(kSegmentBytes);
   const double tape = std::min(one * range, std::max(segment, one));
@@ -102,7 +102,7 @@ double InputBytes(const Batch& batch, const Sizes& sizes, double steps) {
   return bytes;
 }
 
-// What a chunk is written to: by every thread, and joined.
+// The memory that a chunk is written to: a part for every thread, and the joined one.
 double ChunkBytes(const Batch& batch, const RunOptions& options, const Sizes& sizes, double steps) {
   const Program& program = batch.program->program;
   double by_thread = 8;  // what a replay would put on the tape
@@ -146,7 +146,7 @@ double AdjointStateBytes(const Batch& batch, const Sizes& sizes) {
   return sizes.groups * per_group + sizes.instances * per_instance;
 }
 
-// Of one thread, for `range` steps that it reverses.
+// The memory of one thread that reverses `range` steps.
 double AdjointThreadBytes(const Batch& batch, const plan::Plan& plan, const Sizes& sizes,
                           double range) {
   const Program& program = batch.program->program;

@@ -1,4 +1,4 @@
-// What a run of compiled code allocates, in bytes: live bytes of its plan per lane, and what it stores.
+// The bytes that a run of compiled code allocates: live bytes of its plan per lane, and records.
 //
 // Upper bounds; padding lanes count. Cost: linear in the plan. Threads: pure.
 #pragma once

@@ -14,8 +14,8 @@ namespace simgrad::sim::compiled {
 // When the reversed steps are those of Part::kNearZero.
 enum class NearZeroUse : uint8_t { kNever, kWhenMet, kAlways };
 
-// Of the processors of one maker, whatever a measurement would say: what is executed does not depend
-// on a clock.
+// True for the processors of one maker, whatever a measurement would say: no clock decides what is
+// executed.
 inline bool SubnormalsAreSlow() {
 #if defined(__SSE2__)
   static const bool slow = __builtin_cpu_is("intel") != 0;
@@ -32,7 +32,7 @@ class NearZeroWatch {
   bool Met() const { return (_mm_getcsr() & kFlags) != 0; }
 
  private:
-  // Of MXCSR: an operand was subnormal, a result was tiny and inexact.
+  // Flags of MXCSR: an operand was subnormal, a result was tiny and inexact.
   static constexpr uint32_t kFlags = (1u << 1) | (1u << 4);
 #else
   bool Met() const { return false; }

@@ -50,9 +50,10 @@ std::string_view CpuOf(Isa isa) {
   return "";
 }
 
-// Every feature of the named processor whose instructions the compiler may write. Left out is what it
-// writes for intrinsics of the same name alone, or what only an operating system uses: virtual machines
-// hide some of those. x87 is part of x86-64 and is not reported.
+// Every feature of the named processor whose instructions the compiler may write. Two kinds are
+// left out: those that it writes only for intrinsics of the same name, and those that only an
+// operating system uses; virtual machines hide some of them. x87 is part of x86-64 and is not
+// reported.
 std::set<std::string> FeaturesOf(Isa isa) {
   static const std::set<std::string> never_written = {
       "aes",   "clflushopt", "clwb", "fsgsbase", "invpcid", "pclmul",   "pku",   "prfchw",
@@ -66,7 +67,7 @@ std::set<std::string> FeaturesOf(Isa isa) {
   return needed;
 }
 
-// What a compile takes grows faster than its largest function, so less is done for large ones.
+// The time of a compile grows faster than its largest function, so large ones get less care.
 enum class Care : uint8_t {
   kLittle,  // as little as possible
   kSome,    // no analyses of loops, which take the product of loops and blocks
@@ -74,7 +75,7 @@ enum class Care : uint8_t {
 };
 
 Care CareOf(const llvm::Module& module, Effort effort, Mapping mapping) {
-  // What the passes of much care take grows faster than the module.
+  // The time of the passes of much care grows faster than the module.
   // Loops over elements are slow without the vectors that analyses of loops make of them.
   const size_t most_blocks = mapping == Mapping::kElements ? 1000 : 300;
   constexpr unsigned kMostWithMuch = 6'000;
@@ -128,7 +129,7 @@ class StopPass : public llvm::FunctionPass {
 };
 char StopPass::id_ = 0;
 
-// What addPassesToEmitMC adds, and a StopPass before instructions are selected.
+// Adds the passes of addPassesToEmitMC, and a StopPass before instructions are selected.
 absl::Status AddPassesToEmit(llvm::legacy::PassManager& emit, llvm::TargetMachine& machine,
                              llvm::raw_pwrite_stream& object, const WorkMeter::StopCallback& stop) {
   auto& target = static_cast<llvm::LLVMTargetMachine&>(machine);

@@ -36,8 +36,8 @@ int FloatLanes(Isa isa);
 // kQuick: soon there; kBest: soon done.
 enum class Effort : uint8_t { kQuick, kBest };
 
-// What the lanes of a vector hold: instances, or elements of arrays of one instance, whose loops the
-// compiler widens.
+// The content of a vector's lanes: instances, or elements of arrays of one instance, whose loops
+// the compiler widens.
 enum class Mapping : uint8_t { kLanes, kElements };
 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,

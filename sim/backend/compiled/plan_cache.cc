@@ -61,6 +61,7 @@ std::shared_ptr<PlannedProgram> Planned(const Batch& batch, Recording recording,
   planned->program = batch.program;
   plan::Plan whole = plan::PlacedPlan(
       program, {.decides = records, .looks = records || stops, .ranges = records}, stop);
+  if (options.edit) options.edit(whole);
   planned->counts = CountsOf(whole, FloatLanes(options.isa));
   options.mapping = MappingOf(options, planned->counts, batch.instances);
   if (!options.parts) options.parts = PartsFor(LargestOf(whole, program));

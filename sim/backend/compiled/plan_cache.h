@@ -59,7 +59,7 @@ class PlanCache {
     Recording recording;
     std::shared_ptr<const PlannedProgram> planned;
   };
-  // What no run uses and goes is freed without the lock.
+  // Entries that go and that no run uses are freed without the lock.
   int64_t DropLocked(int64_t most_bytes, std::list<Entry>& dropped);
   std::shared_ptr<const PlannedProgram> FindLocked(const NumericalProgram* program,
                                                    Recording recording,

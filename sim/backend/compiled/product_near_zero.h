@@ -57,7 +57,7 @@ inline C ProductNearZero(C a, C b) {
   constexpr Bits kSmallestNormal = Bits{1} << Z::kMantissa;
   constexpr Bits kOnesBits = (Z::kBias + Z::kMantissa) << Z::kMantissa;  // of 2^p
   constexpr C kOnes = static_cast<C>(kSmallestNormal);
-  // What 1 / s adds to the bits of a normal number.
+  // The bits that 1 / s adds to those of a normal number.
   constexpr Bits kUnits = (Z::kBias - 1 + Z::kMantissa) << Z::kMantissa;
   // From here on a factor is left to the processor: m times it might overflow.
   constexpr Bits kLarge = (Z::kBias + Z::kBias / 2) << Z::kMantissa;

@@ -16,17 +16,6 @@ RecordWriter::RecordWriter(const LaneBuilder& lanes, const plan::Plan& plan,
                            const plan::Function& function)
     : LaneBuilder(lanes), decisions_(lanes, plan, function) {}
 
-// Of counters of 32 bits, in 64.
-Value* RecordWriter::SumOf(const Vectors& variables) {
-  Value* sum = nullptr;
-  for (size_t part = 0; part < parts(); ++part) {
-    Value* const wide =
-        b_.CreateZExt(Get(variables, part, b_.getInt32Ty()), VectorOf(b_.getInt64Ty()));
-    sum = sum == nullptr ? wide : b_.CreateAdd(sum, wide);
-  }
-  return width() == 1 ? sum : b_.CreateAddReduce(sum);
-}
-
 // ---- health ----
 
 void RecordWriter::BeginLanes() {
@@ -127,7 +116,7 @@ void RecordWriter::Judge(Value* time, bool stops, uint64_t code) {
   Vectors bad;
   for (size_t part = 0; part < parts(); ++part) {
     bad.push_back(b_.CreateICmpSLT(Get(bad_, part, b_.getInt32Ty()), Splat32(0)));
-    // What was not finite before step 0 stops there.
+    // An instance that was not finite before step 0 stops there.
     if (stops) {
       Value* const health = Get(health_, part, b_.getInt64Ty());
       bad[part] = b_.CreateOr(bad[part], b_.CreateICmpSGE(health, Splat64(0)));
@@ -185,64 +174,139 @@ void RecordWriter::JudgeLanes(Value* time, bool stops, uint64_t kind) {
   }
 }
 
-// ---- ranges ----
+// ---- counters ----
 
-void RecordWriter::RangeVariables(precision::Role role, Vectors*& under, Vectors*& over) {
-  const auto [at, is_new] = ranges_.try_emplace(static_cast<int>(role));
-  if (is_new) {
-    for (Vectors* variables : {&at->second.first, &at->second.second}) {
-      *variables = Variables(b_.getInt32Ty());
-      for (Value* variable : *variables)
-        entry_.CreateStore(llvm::Constant::getNullValue(VectorOf(b_.getInt32Ty())), variable);
+std::pair<Vectors, Vectors>& RecordWriter::CountersOf(int key, Counters& all) {
+  const auto [at, is_new] = all.try_emplace(key);
+  if (!is_new) return at->second;
+  for (Vectors* variables : {&at->second.first, &at->second.second}) {
+    *variables = Variables(b_.getInt32Ty());
+    for (Value* variable : *variables) {
+      entry_.CreateStore(llvm::Constant::getNullValue(VectorOf(b_.getInt32Ty())), variable);
     }
   }
-  under = &at->second.first;
-  over = &at->second.second;
+  return at->second;
+}
+
+void RecordWriter::Count(const Vectors& counter, Value* flag, int64_t times) {
+  Value* const amount = b_.CreateMul(One(flag), Splat32(static_cast<uint32_t>(times)));
+  b_.CreateStore(b_.CreateAdd(Get(counter, 0, b_.getInt32Ty()), amount), counter[0]);
+}
+
+void RecordWriter::CountLanes(Value* counter, const Vectors& mask, int64_t times) {
+  AddTo(counter, b_.CreateMul(Population(BitsOf(mask)), b_.getInt64(static_cast<uint64_t>(times))));
+}
+
+void RecordWriter::AddAll(const Counters& all, Member member, uint64_t stride, uint64_t first,
+                          uint64_t second) {
+  const auto add = [&](uint64_t place, const Vectors& counter) {
+    Value* const count = Get(counter, 0, b_.getInt32Ty());
+    AddTo(Offset(arguments_[member], place), b_.CreateZExt(count, b_.getInt64Ty()));
+  };
+  for (const auto& [key, counters] : all) {
+    const uint64_t place = stride * static_cast<uint64_t>(key);
+    add(first + place, counters.first);
+    add(second + place, counters.second);
+  }
+}
+
+// ---- ranges ----
+
+void RecordWriter::CountRanges(precision::Role role, int64_t times, const Vectors& under,
+                               const Vectors& over) {
+  if (in_registers()) {
+    const auto& [unders, overs] = CountersOf(static_cast<int>(role), ranges_);
+    Count(unders, under[0], times);
+    Count(overs, over[0], times);
+    return;
+  }
+  Vectors either;
+  for (size_t part = 0; part < parts(); ++part) {
+    either.push_back(b_.CreateOr(under[part], over[part]));
+  }
+  IfRarely(Any(either), [&] {
+    Value* const counters = Offset(arguments_[kRanges], 8 * static_cast<uint64_t>(role));
+    CountLanes(Offset(counters, offsetof(RangeColumn, underflows)), under, times);
+    CountLanes(Offset(counters, offsetof(RangeColumn, overflows)), over, times);
+  });
 }
 
 void RecordWriter::Range(const Statement& s, Carrier from, const Told& told) {
   if (!options_.ranges) return;
-  Vectors *under, *over;
-  RangeVariables(s.role, under, over);
   const std::string suffix = Cat(plan::CarrierName(from), "_", precision::FormatName(s.format));
-  const auto add = [&](const Vectors& variables, size_t part, Value* flag) {
-    Value* const amount = b_.CreateMul(One(flag), Splat32(static_cast<uint32_t>(s.number)));
-    b_.CreateStore(b_.CreateAdd(Get(variables, part, b_.getInt32Ty()), amount), variables[part]);
-  };
+  Vectors under, over;
   for (size_t part = 0; part < parts(); ++part) {
     Value* mask = told.mask[part];
     if (told.operands.size() > 2) mask = b_.CreateAnd(mask, told.operands[2][part]);
     Value* const x = told.operands[0][part];
     Value* const r = told.operands[1][part];
-    add(*under, part, b_.CreateAnd(mask, Call(Cat("underflows_", suffix), {x, r})));
-    add(*over, part, b_.CreateAnd(mask, Call(Cat("overflows_", suffix), {x})));
+    under.push_back(b_.CreateAnd(mask, Call(Cat("underflows_", suffix), {x, r})));
+    over.push_back(b_.CreateAnd(mask, Call(Cat("overflows_", suffix), {x})));
   }
+  CountRanges(s.role, s.number, under, over);
 }
 
 void RecordWriter::Stored(const Statement& s, const Told& told) {
   if (!options_.ranges) return;
-  Vectors *under, *over;
-  RangeVariables(s.role, under, over);
   const std::string_view format = precision::FormatName(s.format);
-  const auto add = [&](const Vectors& variables, size_t part, Value* flag) {
-    Value* const before = Get(variables, part, b_.getInt32Ty());
-    b_.CreateStore(b_.CreateAdd(before, One(flag)), variables[part]);
-  };
+  Vectors under, over;
   for (size_t part = 0; part < parts(); ++part) {
     Value* const x = told.operands[0][part];
-    add(*under, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_tiny_", format), {x})));
-    add(*over, part, b_.CreateAnd(told.mask[part], Call(Cat("stores_infinity_", format), {x})));
+    under.push_back(b_.CreateAnd(told.mask[part], Call(Cat("stores_tiny_", format), {x})));
+    over.push_back(b_.CreateAnd(told.mask[part], Call(Cat("stores_infinity_", format), {x})));
   }
+  CountRanges(s.role, 1, under, over);
 }
 
-void RecordWriter::Take(const Told& told) {
+// ---- additions ----
+
+Value* RecordWriter::IsSampled() {
+  return b_.CreateICmpNE(b_.CreatePtrToInt(arguments_[kAdditions], b_.getInt64Ty()),
+                         b_.getInt64(0));
+}
+
+void RecordWriter::Absorbed(const Statement& s, const Told& told) {
+  if (!options_.ranges) return;
+  Vectors additions, absorbed;
+  for (size_t part = 0; part < parts(); ++part) {
+    const auto counts = [&](Value* x) {
+      Value* const magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, x);
+      auto* const infinity = llvm::ConstantFP::getInfinity(x->getType());
+      auto* const zero = llvm::ConstantFP::get(x->getType(), 0.0);
+      return b_.CreateAnd(b_.CreateFCmpOLT(magnitude, infinity), b_.CreateFCmpOGT(magnitude, zero));
+    };
+    Value* const x = told.operands[0][part];
+    Value* const y = told.operands[1][part];
+    Value* const stored = told.operands[2][part];
+    Value* const is_one = b_.CreateOr(b_.CreateFCmpOEQ(stored, x), b_.CreateFCmpOEQ(stored, y));
+    additions.push_back(b_.CreateAnd(told.mask[part], b_.CreateAnd(counts(x), counts(y))));
+    absorbed.push_back(b_.CreateAnd(additions.back(), is_one));
+  }
+  if (in_registers()) {
+    const auto& counters = CountersOf(s.site, additions_);
+    Count(counters.first, additions[0], s.number);
+    Count(counters.second, absorbed[0], s.number);
+    return;
+  }
+  Value* const column =
+      Offset(arguments_[kAdditions], sizeof(AdditionColumn) * static_cast<uint64_t>(s.site));
+  CountLanes(Offset(column, offsetof(AdditionColumn, additions)), additions, s.number);
+  CountLanes(Offset(column, offsetof(AdditionColumn, absorbed)), absorbed, s.number);
+}
+
+void RecordWriter::Take(const Statement& s, const Told& told) {
   if (!options_.ranges) return;
   Value* const column = Memory(kBackward, column_, sizeof(BackwardColumn), 0);
   const Vectors present = Both(told.operands[1], told.mask);
   Vectors finite, buckets;
   Value* largest = nullptr;
   auto* const i64 = VectorOf(b_.getInt64Ty());
+  Vectors under;
+  const Vectors over(parts(), llvm::Constant::getNullValue(VectorOf(b_.getInt1Ty())));
   for (size_t part = 0; part < parts(); ++part) {
+    Value* const is_under =
+        Call(Cat("stores_tiny_", precision::FormatName(s.format)), {told.operands[0][part]});
+    under.push_back(b_.CreateAnd(present[part], is_under));
     Value* const x = b_.CreateFPExt(told.operands[0][part], VectorOf(b_.getDoubleTy()));
     Value* const magnitude = Call("abs_f64", {x});
     finite.push_back(b_.CreateAnd(present[part], Call("is_finite_f64", {x})));
@@ -261,17 +325,18 @@ void RecordWriter::Take(const Told& told) {
   AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(BackwardColumn, nonfinite)),
         b_.CreateTrunc(Population(BitsOf(ButNot(present, finite))), b_.getInt32Ty()));
   CountInHistogram(column, offsetof(BackwardColumn, exponents), buckets, finite);
+  CountRanges(s.role, 1, under, over);
 }
 
 void RecordWriter::End() {
   if (options_.looks) StoreLanes(kHealth, health_, b_.getInt64Ty());
   if (options_.decides) decisions_.End();
-  for (const auto& [role, counts] : ranges_) {
-    const uint64_t place = 8 * static_cast<uint64_t>(role);
-    Value* const column = arguments_[kRanges];
-    AddTo(Offset(column, offsetof(RangeColumn, underflows) + place), SumOf(counts.first));
-    AddTo(Offset(column, offsetof(RangeColumn, overflows) + place), SumOf(counts.second));
-  }
+  AddAll(ranges_, kRanges, 8, offsetof(RangeColumn, underflows), offsetof(RangeColumn, overflows));
+  if (additions_.empty()) return;
+  If(IsSampled(), [&] {
+    AddAll(additions_, kAdditions, sizeof(AdditionColumn), offsetof(AdditionColumn, additions),
+           offsetof(AdditionColumn, absorbed));
+  });
 }
 
 }  // namespace simgrad::sim::compiled

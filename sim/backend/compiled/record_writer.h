@@ -33,7 +33,10 @@ class RecordWriter : private LaneBuilder {
                 const Told& told);  // kTest, kRun, kDecide
   void Range(const plan::Statement& s, plan::Carrier from, const Told& told);
   void Stored(const plan::Statement& s, const Told& told);
-  void Take(const Told& told);
+  // Where the steps are sampled.
+  void Absorbed(const plan::Statement& s, const Told& told);
+  llvm::Value* IsSampled();
+  void Take(const plan::Statement& s, const Told& told);
 
   // Lanes whose instance runs: it exists, and no policy stopped it.
   Vectors Running();
@@ -46,15 +49,25 @@ class RecordWriter : private LaneBuilder {
   llvm::Value* NegativeWhereNotFinite(llvm::Value* x);
   void JudgeLanes(llvm::Value* time, bool stops, uint64_t code);
   void BeginLanes();
-  // Of counters of 32 bits, in 64.
-  llvm::Value* SumOf(const Vectors& variables);
-  void RangeVariables(precision::Role role, Vectors*& under, Vectors*& over);
+  // Adds `times` for each lane of the masks.
+  void CountRanges(precision::Role role, int64_t times, const Vectors& under, const Vectors& over);
+
+  // Counters of 32 bits in registers, for loops over elements: they become vectors where nothing
+  // branches. Lanes are counted in memory, behind a branch that few steps take.
+  using Counters = std::map<int, std::pair<Vectors, Vectors>>;
+  bool in_registers() const { return options_.shape.lanes() == 1; }
+  std::pair<Vectors, Vectors>& CountersOf(int key, Counters& all);
+  void Count(const Vectors& counter, llvm::Value* flag, int64_t times);
+  void CountLanes(llvm::Value* counter, const Vectors& mask, int64_t times);
+  // To two columns of what a member of GroupArgs points to.
+  void AddAll(const Counters& all, Member member, uint64_t stride, uint64_t first, uint64_t second);
 
   DecisionWriter decisions_;
   llvm::Value* column_ = nullptr;
   Vectors used_, health_;
-  Vectors bad_;  // negative where a result of this step was not finite
-  std::map<int, std::pair<Vectors, Vectors>> ranges_;  // by role
+  Vectors bad_;         // negative where a result of this step was not finite
+  Counters ranges_;     // by role: underflows, overflows
+  Counters additions_;  // by site: additions, absorbed
 };
 
 }  // namespace simgrad::sim::compiled

@@ -1,4 +1,4 @@
-// Which programs were run before, of the last kMost ones. Holds none of them. Threads: any.
+// Knows which of the last kMost programs were run before. Holds none of them. Threads: any.
 #pragma once
 
 #include <cstddef>

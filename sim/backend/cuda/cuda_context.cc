@@ -11,7 +11,7 @@ namespace {
 
 // Tables of pointers and numbers for many launches, so that sending them waits for nothing.
 constexpr int64_t kStagingBytes = 64 << 10;
-// What is larger is an input of a run: it comes before all work, and waiting for it costs nothing.
+// A larger copy is an input of a run: it comes before all work, and waiting for it costs nothing.
 constexpr int64_t kMostStaged = kStagingBytes / 4;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a CUDA device is made of: its context, and owners of modules, events and streams.
+// The parts of a CUDA device: its context, and owners of modules, events and streams.
 //
 // Errors: those of cuda_driver.h, through Context::Check alone, which counts them and remembers a
 //   device that is lost.
@@ -209,7 +209,7 @@ class CudaStream : public Stream {
 
  private:
   const Driver& driver() const { return context_->driver(); }
-  // Of `bytes` in the pinned memory, for a copy to the device; null where the host has none.
+  // Takes `bytes` of the pinned memory, for a copy to the device; null if the host has none.
   absl::StatusOr<void*> TakeStaging(int64_t bytes);
 
   std::shared_ptr<Device> device_;

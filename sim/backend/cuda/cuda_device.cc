@@ -17,9 +17,9 @@
 namespace simgrad::sim::cuda {
 namespace {
 
-// Of pinned memory that is kept for the next request.
+// The most pinned memory that is kept for the next request.
 constexpr int64_t kIdlePinnedBytes = int64_t{1} << 30;
-// Of modules, some hundred KiB each.
+// The most bytes of modules; each has some hundred KiB.
 constexpr int64_t kMostModuleBytes = int64_t{256} << 20;
 
 std::string VersionText(int version) {

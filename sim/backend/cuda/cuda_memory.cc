@@ -91,7 +91,7 @@ void CudaMemory::Give(CUdeviceptr data) {
 bool CudaMemory::Trim() {
   if (pool_ == nullptr || !context_->Enter().ok()) return false;
   const Driver& driver = context_->driver();
-  // What was given back is the pool's once its stream has come so far.
+  // Freed memory belongs to the pool once its stream has come that far.
   return context_->Check(driver.cuStreamSynchronize(stream_), "cuStreamSynchronize").ok() &&
          context_->Check(driver.cuMemPoolTrimTo(pool_, 0), "cuMemPoolTrimTo").ok();
 }

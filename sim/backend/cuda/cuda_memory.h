@@ -23,7 +23,7 @@ class CudaMemory {
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
 
-  // What is kept makes room first, if need be.
+  // Kept memory makes room first, if need be.
   absl::StatusOr<CUdeviceptr> Take(int64_t bytes);
   // Its users have waited for their work (device.h, Buffer).
   void Give(CUdeviceptr data);

@@ -82,7 +82,7 @@ CudaRun::CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
 }
 
 CudaRun::~CudaRun() {
-  // What still runs uses the memory that is about to go.
+  // Work that still runs uses the memory that is about to go.
   copies_->Wait().IgnoreError();
   stream_->Wait().IgnoreError();
   --device_->runs;
@@ -221,8 +221,8 @@ absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
   return status;
 }
 
-// Of a chunk of `count`: in a few launches, so that most of what it records is read while it runs,
-// and none so short that launching it takes long beside it.
+// The steps of one launch in a chunk of `count`. A few launches let most records be read while the
+// chunk runs; a launch is never so short that launching takes long beside it.
 int64_t CudaRun::StepsPerLaunch(int64_t grid, int64_t count) const {
   constexpr int64_t kLaunches = 4;
   constexpr int64_t kShortest = 32;

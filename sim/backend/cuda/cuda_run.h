@@ -100,7 +100,7 @@ class CudaRun : public Run {
   bool reversing_ = false;
   std::vector<std::vector<double>> gradients_;
   std::vector<std::vector<uint8_t>> connected_;
-  // What was read of the device, until something runs again.
+  // Reads of the device hold until something runs again.
   mutable bool stale_ = true;
   mutable bool stale_paths_ = true;
   mutable std::vector<InstanceHealth> health_;

@@ -18,7 +18,7 @@ constexpr int64_t kMoreThanAnyBudget = std::numeric_limits<int64_t>::max() / 2;
 
 }  // namespace
 
-// Of an instance at most; nothing where its tape would be longer than positions on it can tell.
+// The most tape that one instance needs; nullopt if positions on such a tape would overflow.
 std::optional<int64_t> CudaRun::TapeUnits(int64_t first, int64_t count) const {
   uint64_t units = 0;
   for (int64_t t = first; t < first + count; ++t) {
@@ -83,6 +83,7 @@ absl::Status CudaRun::StartAdjoint(double seed_scale) {
   args.first_step = batch_.steps;
   status = GiveTape(adjoint_grid_, source_->terminal_tape_units, args);
   if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
+  if (status.ok()) status = stream_->Fill(args.ranges, 0, sizeof(RangeColumn));
   if (status.ok()) status = Launch("simgrad_start_adjoint", adjoint_grid_, args);
   return status;
 }
@@ -113,13 +114,13 @@ absl::StatusOr<AdjointChunk> CudaRun::Adjoint(int64_t first, int64_t count) {
   }
   absl::Status status = GiveTape(adjoint_grid_, *units, args);
   if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
-  if (status.ok()) status = stream_->Fill(args.ranges, 0, sizeof(RangeColumn));
   if (status.ok()) status = Launch("simgrad_adjoint", adjoint_grid_, args);
   if (status.ok()) status = Launch("simgrad_merge", count, args);
   std::vector<BackwardColumn> columns(static_cast<size_t>(count));
   if (status.ok()) status = stream_->ToHost(columns.data(), args.backward, column);
   RangeColumn ranges = {};
   if (status.ok()) status = stream_->ToHost(&ranges, args.ranges, sizeof(ranges));
+  if (status.ok()) status = stream_->Fill(args.ranges, 0, sizeof(RangeColumn));
   if (!status.ok()) return status;
   for (size_t t = 0; t < columns.size(); ++t) chunk.steps[t] = BackwardOf(columns[t]);
   chunk.ranges = CountsOf(ranges);

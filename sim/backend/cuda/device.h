@@ -35,7 +35,7 @@ struct DeviceLimits {
   LaunchTime launch_time = LaunchTime::kFree;
 };
 
-// What a device has been used for, for metrics.
+// The use of a device, for metrics.
 struct DeviceUse {
   int64_t memory_used_bytes = 0;  // by this process
   int64_t pinned_bytes = 0;       // of the host, by this process
@@ -124,7 +124,7 @@ class Stream {
   virtual absl::Status Wait() = 0;
 };
 
-// Which kernel a run gets; the bits are the same.
+// The kernel that a run gets; the bits are the same.
 enum class KernelChoice : uint8_t {
   kBest,     // optimised, though it may have to be compiled first
   kSoonest,  // if it has to be compiled: with little optimisation, which is faster
@@ -145,7 +145,7 @@ class Device : public std::enable_shared_from_this<Device> {
   // Blocks of an entry point that the whole device runs at once, at least 1.
   virtual absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry,
                                                  int block, int64_t shared_bytes) = 0;
-  // Of at least one byte; waits for nothing. Errors: RESOURCE_EXHAUSTED with the figures.
+  // Allocates at least one byte; waits for nothing. Errors: RESOURCE_EXHAUSTED with the figures.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind = MemoryKind::kDevice);
   // The number of runs alive on the device.
   std::atomic<int64_t> runs{0};

@@ -5,7 +5,7 @@
 namespace simgrad::sim::cuda {
 namespace {
 
-// Of a field, so that neighbours of different memory types are aligned for every load.
+// The alignment of a field: neighbours of different memory types are aligned for every load.
 constexpr int64_t kAlignment = 256;
 
 bool Travels(FieldKind kind) {

@@ -1,4 +1,4 @@
-// Where the fields of a generated kernel lie in memory, and their numbers as the host wants them.
+// The places of a generated kernel's fields in memory, and their numbers as the host wants them.
 //
 // Shapes: in memory [element][instance] for a thread per instance, [instance][element] for a block
 //   per instance, [steps] outermost of all; on the host always [instance][step][element].

@@ -5,12 +5,13 @@
 
 #include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/numbers.h"
+#include "sim/program/additions.h"
 
 namespace simgrad::sim::cuda {
 namespace {
 
-// Of the records of one launch, of which two are alive; columns of blocks on a large device would
-// else take gigabytes.
+// The most bytes of records of one launch; two are alive at once. Without this limit the columns of
+// blocks on a large device would take gigabytes.
 constexpr int64_t kLaunchBytes = int64_t{128} << 20;
 
 const Value& StateValue(const Program& p, int32_t input) {
@@ -24,7 +25,7 @@ const Value& ExportValue(const Program& p, int32_t index) {
 
 absl::StatusOr<void*> Scratch::Of(Device& device, Stream& stream, int64_t bytes, MemoryKind kind) {
   if (buffer_.data() != nullptr && bytes <= buffer_.bytes()) return buffer_.data();
-  // What still runs may use the old memory.
+  // Work that still runs may use the old memory.
   if (absl::Status status = stream.Wait(); !status.ok()) return status;
   buffer_ = Buffer();
   absl::StatusOr<Buffer> larger = device.Allocate(bytes, kind);
@@ -40,6 +41,7 @@ ForwardRecord::ForwardRecord(Device& device, Stream& stream, Stream& copies, con
   terminations_ = CountOf(batch.program->sites, SiteKind::kTermination);
   events_ = CountOf(batch.program->sites, SiteKind::kEvent);
   real_states_ = RealStates(p);
+  additions_ = AdditionsOf(*batch.program).sites.size();
   const std::vector<int32_t> inputs = p.InputsOf(InputKind::kState);
   const auto add = [&](std::vector<Trajectory>& list, const Value& value) {
     Trajectory& trajectory = list.emplace_back();
@@ -99,6 +101,11 @@ absl::Status ForwardRecord::PrepareColumns(int64_t blocks, KernelArgs& args) {
   take(state_, samples, args.state);
   take(ranges_, 1, args.ranges);
   if (status.ok()) status = stream_.Fill(args.ranges, 0, Bytes<RangeColumn>(1));
+  const int64_t additions = static_cast<int64_t>(additions_);
+  take(addition_counts_, additions, args.additions);
+  if (status.ok() && additions > 0) {
+    status = stream_.Fill(args.additions, 0, Bytes<AdditionColumn>(additions));
+  }
   return status;
 }
 
@@ -159,7 +166,7 @@ absl::Status ForwardRecord::PrepareInstances(KernelArgs& args) {
       status = data.status();
       if (!status.ok()) return;
       to = static_cast<T*>(*data);
-      // Of instances that stand still, and of sites that are not reached.
+      // Instances that stand still and sites that are not reached keep this zero.
       status = stream_.Fill(*data, 0, Bytes<T>(cells));
     };
     take(site.iterations, site.view.iterations);

@@ -1,4 +1,4 @@
-// What forward launches write beside the states: columns, per-instance arrays, trajectories.
+// The records of forward launches beside the states: columns, per-instance arrays, trajectories.
 //
 // A chunk of steps is cut into launches so that their records stay within a bound. One object holds
 // the record of one launch. Two objects take turns: one is written while the other's record travels
@@ -94,9 +94,9 @@ class ForwardRecord {
   Stream& copies_;
   const Batch& batch_;
   const RunOptions& options_;
-  size_t terminations_ = 0, events_ = 0, real_states_ = 0;
+  size_t terminations_ = 0, events_ = 0, real_states_ = 0, additions_ = 0;
   Scratch partial_termination_, partial_event_, partial_state_, termination_, event_, state_;
-  Scratch ranges_, views_, state_pointers_, export_pointers_;
+  Scratch ranges_, addition_counts_, views_, state_pointers_, export_pointers_;
   std::vector<Trajectory> states_, exports_;  // by RunOptions::record_...
   std::vector<int32_t> state_places_;         // of recorded states among the states
   std::vector<SiteArrays> sites_;
@@ -104,6 +104,7 @@ class ForwardRecord {
   KernelArgs sent_ = {};
   bool health_changed_ = false;
   size_t termination_part_ = 0, event_part_ = 0, state_part_ = 0, ranges_part_ = 0, units_part_ = 0;
+  size_t additions_part_ = 0;
 };
 
 }  // namespace simgrad::sim::cuda

@@ -35,6 +35,7 @@ void ForwardRecord::TakeColumns(std::span<const uint64_t> sorted_ids, int64_t co
   }
   const RangeColumn& ranges = staging_.Part<RangeColumn>(ranges_part_).front();
   diagnostics.ranges.Merge(CountsOf(ranges));
+  MergeAdditions(staging_.Part<AdditionColumn>(additions_part_), diagnostics.additions);
   health_changed_ = ranges.health_changes != 0;
 }
 
@@ -76,6 +77,7 @@ absl::Status ForwardRecord::Send(const KernelArgs& args) {
     event_part_ = add(args.event, args.count * static_cast<int64_t>(events_));
     state_part_ = add(args.state, args.samples * static_cast<int64_t>(real_states_));
     ranges_part_ = add(args.ranges, 1);
+    additions_part_ = add(args.additions, static_cast<int64_t>(additions_));
   }
   const int64_t cells = args.count * batch_.instances;
   for (auto* list : {&states_, &exports_}) {

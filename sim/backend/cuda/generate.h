@@ -27,7 +27,7 @@ std::string_view MappingName(Mapping mapping);
 struct GenerateOptions {
   Mapping mapping = Mapping::kThreadPerInstance;
   std::vector<bool> per_step;  // per input: its binding is per step (gradients have a step axis)
-  // What launches of this text record, fixed so that a kernel holds nothing else; kCounts is the
+  // The records of launches of this text, fixed so that a kernel holds nothing else; kCounts is the
   // same as kSummary, kInstances can do all.
   Recording recording = Recording::kSummary;
   // A function of more statements is cut into several that are not inlined.
@@ -36,7 +36,7 @@ struct GenerateOptions {
 };
 
 enum class FieldKind : uint8_t {
-  // What travels with an instance; a checkpoint is a copy of these.
+  // These travel with an instance; a checkpoint is a copy of them.
   kState,       // index: place among the state inputs
   kExport,      // of the last step that counted
   kCost,        // memory type of role objective
@@ -44,7 +44,7 @@ enum class FieldKind : uint8_t {
   kSignature,   // i64, bits of the path signature
   kLastEvent,   // index: event site; bool [elements]
   kFirstEvent,  // index: event site; i64
-  // Of the adjoint.
+  // For the adjoint.
   kCotangent,  // index: state; kCotangentMask: bool, only where the slot has a mask
   kCotangentMask,
   kExportCotangent,  // of the last step, from the terminal cost

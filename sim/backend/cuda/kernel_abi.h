@@ -1,4 +1,4 @@
-// What the host and a generated kernel agree on: plain data, the same bytes on both sides.
+// The data that the host and a generated kernel share: plain data, the same bytes on both sides.
 //
 // Compiles under NVRTC, nvcc and the host compiler. Numbers of a request reach a kernel through
 // KernelArgs alone, never through its text: so one kernel serves every tolerance and every batch.
@@ -12,6 +12,7 @@
 
 namespace simgrad::sim::cuda {
 
+using sim::AdditionColumn;
 using sim::BackwardColumn;
 using sim::EventColumn;
 using sim::ExtremeMargin;
@@ -44,7 +45,7 @@ struct InstanceSiteView {
   const int64_t* value_starts;  // [instances], where an instance's values of this chunk begin
 };
 
-// What the host asks of a launch.
+// The requests of the host to a launch.
 enum LaunchFlags : uint32_t {
   kRecordSteps = 1,      // columns, paths, health of a counted forward run
   kRecordInstances = 2,  // InstanceSiteView
@@ -72,6 +73,7 @@ struct KernelArgs {
   int64_t samples;                     // sampled steps of the chunk
   int64_t blocks;                      // of the launch that wrote the partials, for simgrad_merge
   RangeColumn* ranges;                 // one; integer atomics
+  AdditionColumn* additions;           // [sites of additions]; integer atomics
   const InstanceSiteView* instance_site;  // [termination sites]
   void* const* state_trajectory;  // [states]: [count][instances][shape] in the memory type, or null
   void* const* export_trajectory;  // [exports], likewise

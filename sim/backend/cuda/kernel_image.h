@@ -1,4 +1,4 @@
-// What a text is compiled to: the images of its parts, joined to one string of bytes.
+// The image of a text: the images of its parts, joined to one string of bytes.
 //
 // A text with an adjoint is compiled in two parts at once (generate.h, kPartMacro).
 // Errors: INTERNAL for bytes that were not joined by this. Threads: pure.

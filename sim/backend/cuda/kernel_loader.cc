@@ -14,7 +14,7 @@ namespace {
 // A minute or two of compiling.
 constexpr size_t kMostToImprove = 32;
 
-// Of the names and texts of all embedded headers.
+// The digest of the names and texts of all embedded headers.
 const std::string& HeadersDigest() {
   static const auto* const digest = [] {
     std::string all;
@@ -121,7 +121,7 @@ void KernelLoader::Improve(std::stop_token stop) {
       text = std::move(to_improve_.front());
       to_improve_.pop_front();
     }
-    // Where it was made meanwhile, this finds it; a failure leaves the kernel that works.
+    // If the module was made meanwhile, Get finds it; a failure leaves the kernel that works.
     modules_.Get(text.key, [&] { return MakeBest(text); }).module.status().IgnoreError();
   }
 }

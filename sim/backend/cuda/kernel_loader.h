@@ -25,9 +25,9 @@
 
 namespace simgrad::sim::cuda {
 
-// What a loader needs of a compiler and a device.
+// The functions of a compiler and a device that a loader needs.
 struct KernelTools {
-  // Of a text, to an image.
+  // Compiles a text to an image.
   std::function<absl::StatusOr<std::string>(const std::string&, Optimisation)> compile;
   std::function<ModuleCache::Loaded(const std::string& image)> load;
   // All that an image depends on beside text and headers. No `least`: there is no such compilation.

@@ -43,7 +43,7 @@ struct Nvrtc {
 std::vector<std::string> LibraryNames() {
   const std::string major = absl::StrCat("libnvrtc.so.", CUDA_VERSION / 1000);
   std::vector<std::string> names = {major};
-  // Where the toolkit of the build lies, for a machine that has it in no search path.
+  // The folder of the build's toolkit serves a machine that has it in no search path.
   if (std::string(SIMGRAD_CUDA_LIBRARIES)[0] == '/') {
     names.push_back(absl::StrCat(SIMGRAD_CUDA_LIBRARIES, "/", major));
   }

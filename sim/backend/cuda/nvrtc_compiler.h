@@ -28,8 +28,8 @@ absl::StatusOr<std::string> NvrtcOptionsText(const std::string& architecture,
 // Whether this NVRTC compiles with the least optimisation at all (CUDA 13.0 and later).
 bool NvrtcCompilesQuickly();
 
-// What an NVRTC that knows the architectures `known` compiles to for one of number `wanted`: sm_90
-// where it knows it; else compute_90, PTX of the largest below, which the driver translates.
+// The target for architecture `wanted` of an NVRTC that knows the architectures `known`: sm_90 if
+// it knows that one; else compute_90, PTX of the largest below, which the driver translates.
 // Errors: FAILED_PRECONDITION where all that it knows are larger.
 absl::StatusOr<std::string> NvrtcTarget(int wanted, const std::vector<int>& known);
 

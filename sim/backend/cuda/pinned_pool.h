@@ -11,10 +11,10 @@ namespace simgrad::sim::cuda {
 
 class PinnedPool {
  public:
-  // Of what is kept, together.
+  // `most_bytes` bounds what is kept in all.
   explicit PinnedPool(int64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // What to allocate for `bytes`, so that pieces fit again: the next power of two, a page at least.
+  // The size to allocate for `bytes`: the next power of two, a page at least, so pieces fit again.
   static int64_t SizeFor(int64_t bytes) {
     constexpr int64_t kPage = 4096;
     return bytes <= kPage ? kPage

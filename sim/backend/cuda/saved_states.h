@@ -33,7 +33,7 @@ class SavedStates {
   absl::Status Restore(const Copy& copy, void* to) const;
 
  private:
-  // What no copy holds. Outlives the copies, wherever they go.
+  // The memory that no copy holds. Outlives the copies, wherever they go.
   struct Pool {
     std::vector<Copy> on_device, pinned;
   };

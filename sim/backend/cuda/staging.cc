@@ -5,7 +5,7 @@
 namespace simgrad::sim::cuda {
 namespace {
 
-// Of a part, so that numbers of every type are aligned.
+// The alignment of a part: numbers of every type are aligned.
 constexpr int64_t kAlignment = 16;
 
 }  // namespace

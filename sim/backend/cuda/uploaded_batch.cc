@@ -41,7 +41,7 @@ std::vector<uint8_t> Pack(int64_t count, const Get& get) {
 }
 
 std::vector<uint8_t> PackAs(MemoryType memory_type, const Numbers& numbers) {
-  // What is sent as f32 goes up as it is.
+  // A tensor of f32 goes up as it was sent.
   if (memory_type == MemoryType::kF32 && numbers.tensor != nullptr &&
       numbers.tensor->dtype == DType::kF32) {
     return numbers.tensor->bytes;

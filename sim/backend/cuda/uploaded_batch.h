@@ -1,4 +1,4 @@
-// What a caller sent, in the memory of a device: inputs, instance ids, cotangents, tables.
+// The batch of a caller in the memory of a device: inputs, instance ids, cotangents, tables.
 //
 // Errors: those of device.h. Threads: as a Stream.
 #pragma once

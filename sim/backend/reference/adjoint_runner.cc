@@ -125,7 +125,8 @@ void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
     if (!IsExecuted(mask, i, n) || !IsExecuted(WhereOf(op, frame), i, n)) continue;
     double& sum = gradient.sum[offset + i];
     const double before = sum;
-    sum = precision::Add(format, before, value.real[i]);
+    sum = op.attributes.combine == Combine::kMax ? precision::Max(before, value.real[i])
+                                                 : precision::Add(format, before, value.real[i]);
     gradient.connected = true;
     if (sinks_.watch == nullptr) continue;
     sinks_.watch->SeeAccumulate(op, frame,

@@ -12,14 +12,14 @@
 
 namespace simgrad::sim::reference {
 
-// What an instance remembers of its decisions from step to step.
+// The memory that an instance has of its decisions from step to step.
 struct PathState {
   uint64_t signature = 0;
   std::vector<std::vector<uint32_t>> last_events;  // [event site][element]
   std::vector<int64_t> first_event_steps;          // [event site]; -1: never
 };
 
-// Where the decisions of one step are written to.
+// The sinks of the decisions of one step.
 struct StepColumn {
   StepDiagnostics* diagnostics = nullptr;
   std::vector<InstanceSite>* instance_sites = nullptr;  // null below level `instances`
@@ -38,7 +38,7 @@ struct TestedPair {
   uint32_t test = 0;        // a predicate: the deciding test, by number
 };
 
-// Where in the loops around it a decision stands.
+// The place of a decision in the loops around it.
 struct DecisionPlace {
   int64_t iteration = 0;  // j
   int64_t element = 0;    // e

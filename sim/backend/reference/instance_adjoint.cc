@@ -15,7 +15,7 @@ AdjointRunner InstanceRun::Reverse(RangeCounts* ranges, int64_t t) {
                        gradients_, t);
 }
 
-// What the caller sent for one value, scaled: entry `entry` of its array for this instance.
+// The cotangent that the caller sent for one value, scaled: entry `entry` of this instance's array.
 Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
                            const std::string& name) {
   if (sent.empty()) return {};
@@ -34,6 +34,7 @@ Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const
 void InstanceRun::StartAdjoint(double seed_scale) {
   const Program& p = program();
   adjoint_health_ = state_.health;
+  started_ = {};
   seed_ = precision::RoundTo(program_.policy[Role::kObjective].format, seed_scale);
   gradients_.assign(p.inputs.size(), {});
   for (size_t i = 0; i < p.inputs.size(); ++i) {
@@ -46,7 +47,7 @@ void InstanceRun::StartAdjoint(double seed_scale) {
   cotangents_.assign(state_inputs_.size(), {});
   export_cotangents_.assign(p.exports.size(), {});
   if (state_.health.stopped) return;
-  // What enters at z[T]: the terminal cost, and what was sent for it.
+  // Two cotangents enter at z[T]: that of the terminal cost, and the one that was sent.
   std::vector<Array> leading;
   const Region* terminal = TerminalOf(program_);
   if (terminal != nullptr) leading.push_back({{seed_}, {}});
@@ -62,7 +63,7 @@ void InstanceRun::StartAdjoint(double seed_scale) {
     sent.push_back(std::move(slot));
   }
   const std::vector<Slot> out =
-      Reverse(nullptr, batch_.steps)
+      Reverse(&started_, batch_.steps)
           .RunRegion(program_.adjoint->terminal, nullptr, taped->region, leading, std::move(sent));
   for (size_t k = 0; k < out.size(); ++k) {
     (k < cotangents_.size() ? cotangents_[k] : export_cotangents_[k - cotangents_.size()]) = out[k];
@@ -101,8 +102,10 @@ std::vector<Slot> InstanceRun::StepSlots(int64_t t) {
   return slots;
 }
 
-void InstanceRun::NoteCotangents(BackwardStep& step) const {
+void InstanceRun::NoteCotangents(BackwardStep& step, RangeCounts& ranges) const {
   BackwardStep own;
+  const Format format = program_.policy[Role::kAdjoint].format;
+  const double smallest_normal = std::ldexp(1.0, precision::Traits(format).min_exponent);
   for (const Slot& slot : cotangents_) {
     if (!slot.cotangent) continue;
     for (size_t i = 0; i < slot.cotangent->real.size(); ++i) {
@@ -113,6 +116,9 @@ void InstanceRun::NoteCotangents(BackwardStep& step) const {
         ++own.nonfinite;
         continue;
       }
+      if (magnitude != 0.0 && magnitude < smallest_normal) {
+        ++ranges.underflows[static_cast<size_t>(Role::kAdjoint)];
+      }
       own.largest = std::max(own.largest, magnitude);
       ++own.exponents[static_cast<size_t>(ExponentBucket(magnitude))];
     }
@@ -122,6 +128,7 @@ void InstanceRun::NoteCotangents(BackwardStep& step) const {
 
 void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk) {
   if (adjoint_health_->stopped) return;
+  chunk.ranges.Merge(std::exchange(started_, {}));
   const Region& step = program().step;
   std::vector<std::unique_ptr<Taped>> tapes;
   std::vector<Array> states = state_.states;
@@ -139,7 +146,7 @@ void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk
     const Frame& primal = tapes[static_cast<size_t>(t - first)]->region;
     cotangents_ =
         Reverse(&chunk.ranges, t).RunRegion(region, nullptr, primal, leading, StepSlots(t));
-    NoteCotangents(chunk.steps[static_cast<size_t>(t - first)]);
+    NoteCotangents(chunk.steps[static_cast<size_t>(t - first)], chunk.ranges);
   }
 }
 

@@ -9,7 +9,7 @@
 namespace simgrad::sim::reference {
 namespace {
 
-// Where the elements of an input for (row, step t) begin in its tensor.
+// The offset in its tensor at which the elements of an input for (row, step t) begin.
 int64_t TensorOffset(const Binding& binding, int64_t row, int64_t t, int64_t steps, int64_t count) {
   int64_t block = binding.per_instance ? row : 0;
   if (binding.per_step) block = block * steps + t;
@@ -182,6 +182,7 @@ void InstanceRun::Step(int64_t t, const StepSinks& sinks) {
                               {.watch = &watch_,
                                .decisions = sinks.decide ? &decisions_ : nullptr,
                                .ranges = sinks.ranges,
+                               .additions = sinks.additions,
                                .tape_bytes = &bytes});
   const double cost_before = state_.cost;
   if (program_.stage_cost != ValueId::kNone) AddCost(program_.stage_cost, taped->region);

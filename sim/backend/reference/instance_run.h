@@ -11,7 +11,7 @@
 
 namespace simgrad::sim::reference {
 
-// What travels with an instance from step to step; a checkpoint is a copy of it.
+// The state that travels with an instance from step to step; a checkpoint is a copy of it.
 struct InstanceState {
   std::vector<Array> states;   // by state input
   std::vector<Array> exports;  // of the last step that counted
@@ -20,11 +20,12 @@ struct InstanceState {
   PathState path;
 };
 
-// Where a step reports to. Null: not counted.
+// The sinks that a step reports to. Null: not counted.
 struct StepSinks {
   bool decide = false;  // count decisions into `column` and the path
   StepColumn column;
   RangeCounts* ranges = nullptr;
+  std::vector<AdditionCounts>* additions = nullptr;
 };
 
 class InstanceRun {
@@ -43,7 +44,7 @@ class InstanceRun {
   void FinishAdjoint();
 
   const InstanceState& state() const { return state_; }
-  // Of a checkpoint, or the replay of a certificate.
+  // Sets the state of a checkpoint, or of the replay of a certificate.
   void set_state(InstanceState state) { state_ = std::move(state); }
   const std::vector<GradientSum>& gradients() const { return gradients_; }
   // The first non-finite value of the whole run, forward and adjoint.
@@ -76,7 +77,7 @@ class InstanceRun {
   std::vector<Slot> SentStateSlots(const std::vector<std::vector<double>>& sent, int64_t entries,
                                    int64_t entry);
   std::vector<Slot> StepSlots(int64_t t);
-  void NoteCotangents(BackwardStep& step) const;
+  void NoteCotangents(BackwardStep& step, RangeCounts& ranges) const;
   AdjointRunner Reverse(RangeCounts* ranges, int64_t t);
 
   const Batch& batch_;
@@ -92,6 +93,7 @@ class InstanceRun {
   std::vector<GradientSum> gradients_;
   std::optional<InstanceHealth> adjoint_health_;
   double seed_ = 0.0;
+  RangeCounts started_;                  // of what enters at z[T]; told with the steps before it
   std::vector<Slot> cotangents_;         // of the states at the step reached
   std::vector<Slot> export_cotangents_;  // of the last step, from the terminal cost
 };

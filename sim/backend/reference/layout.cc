@@ -26,7 +26,8 @@ void Span(const std::vector<ValueId>& ids, RegionLayout& layout) {
 Layouts::Layouts(const NumericalProgram& program)
     : used_inputs_(ReadInputs(program)),
       behind_predicates_(BehindPredicates(program.program)),
-      tests_(DecidingTestsOf(program.program, program.sites)) {
+      tests_(DecidingTestsOf(program.program, program.sites)),
+      additions_(AdditionsOf(program)) {
   const Program& p = program.program;
   Add(p.step);
   Add(p.initial);

@@ -1,4 +1,4 @@
-// Where the values of a program live while it runs: one frame per execution of a region.
+// The places of a program's values while it runs: one frame per execution of a region.
 //
 // A value belongs to the region that defines it; program inputs have a frame of their own. A
 // look-up walks from the innermost frame outward. An adjoint frame that does not hold a value asks
@@ -14,6 +14,7 @@
 #include "sim/backend/reference/decision_radius.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/op/array.h"
+#include "sim/program/additions.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/numerical_program.h"
 
@@ -36,13 +37,15 @@ class Layouts {
   explicit Layouts(const NumericalProgram& program);
   const RegionLayout& Of(const Region& region) const { return regions_.at(&region); }
   const RegionLayout& inputs() const { return inputs_; }
-  // Of a frame without values, which only says where it stands.
+  // The layout of a frame without values, which only says where it stands.
   const RegionLayout& empty() const { return empty_; }
   // By input (ReadInputs).
   const std::vector<bool>& used_inputs() const { return used_inputs_; }
   // The operation that produces a result anywhere in the program; used for loops.
   const Op& ProducerOf(ValueId id) const { return *producers_.at(id); }
   const DecidingTests& tests() const { return tests_; }
+  // Null: it is none of AdditionsOf.
+  const Addition* AdditionOf(ValueId id) const { return additions_.Of(id); }
   // Whether a predicate of a loop hangs on it (BehindPredicates).
   bool IsBehindPredicate(ValueId id) const {
     return id != ValueId::kNone && !behind_predicates_.empty() && behind_predicates_[Index(id)];
@@ -56,6 +59,7 @@ class Layouts {
   std::vector<bool> used_inputs_;
   std::vector<bool> behind_predicates_;
   DecidingTests tests_;
+  Additions additions_;
   std::unordered_map<ValueId, const Op*> producers_;
 };
 
@@ -72,9 +76,9 @@ struct Frame {
   const Frame* primal = nullptr;      // adjoint frames: the taped frame of what is reversed
   std::vector<Array> values;          // by place
   std::map<ValueId, LoopTape> loops;  // executed in this region, by their first result
-  // Of what stands behind predicates: one for each element, or one for all.
+  // Radii of the values behind predicates: one for each element, or one for all.
   std::map<ValueId, std::vector<Radius>> radii;
-  // Where it stands: flattened iteration of the loops around, flattened element of the mapped axes.
+  // Its place: flattened iteration of the loops around, flattened element of the mapped axes.
   int64_t iteration = 0;
   int64_t element = 0;
   std::string_view loop_site;  // of the innermost named loop around

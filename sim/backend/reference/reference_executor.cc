@@ -104,7 +104,7 @@ size_t ReferenceRun::StateIndex(int32_t input) const {
   return k;
 }
 
-// What is visible per instance, after every call that may change it.
+// Refreshes what callers see of each instance; runs after every call that may change it.
 void ReferenceRun::Publish() {
   if (options_.recording == Recording::kNone) return;
   signatures_.clear();
@@ -169,6 +169,7 @@ void ReferenceRun::RunSteps(int64_t first, int64_t count, ForwardChunk& chunk) {
       StepSinks sinks;
       sinks.decide = counts;
       sinks.ranges = counts ? &chunk.diagnostics.ranges : nullptr;
+      sinks.additions = counts && samples ? &chunk.diagnostics.additions : nullptr;
       sinks.column = {counts ? &chunk.diagnostics : nullptr,
                       per_instance ? &chunk.instance_sites : nullptr, column, row,
                       instances_.size()};

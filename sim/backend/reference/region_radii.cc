@@ -1,4 +1,4 @@
-// What predicates hang on: the rules of sim/program/decision_margin.h.
+// Radii, on which predicates depend, by the rules of sim/program/decision_margin.h.
 #include <algorithm>
 #include <utility>
 
@@ -26,7 +26,7 @@ Radius RegionRunner::ComparedRadius(ValueId lhs, ValueId rhs, const Frame& frame
   return radius;
 }
 
-// Of an operation that gives one element from the same element of its operands.
+// The radius of an element that an operation computes from the same element of its operands.
 Radius RegionRunner::ElementRadius(const Op& op, const Frame& frame, size_t i) const {
   const auto truth = [&](size_t k) { return frame.At(op.operands[k]).integer[i] != 0; };
   const auto radius = [&](size_t k) { return frame.RadiusAt(op.operands[k], i); };

@@ -20,7 +20,7 @@ std::vector<const Array*> Gather(const std::vector<ValueId>& ids, const Frame& f
   return found;
 }
 
-// What beginning an operation or a region takes, in operations on an element.
+// The work of beginning an operation or a region, in element-operations.
 constexpr int64_t kDispatch = 64;
 
 }  // namespace
@@ -149,10 +149,35 @@ void RegionRunner::Store(const Op& op, Arrays operands, Frame& frame, Array resu
       sinks_.ranges->NoteCast(op.role, to, x, result.real[i]);
     }
   }
+  if (sinks_.additions != nullptr) NoteAdditions(op, operands, result);
   if (sinks_.tape_bytes != nullptr) {
     *sinks_.tape_bytes += static_cast<int64_t>(SizeOf(result) * sizeof(double));
   }
   frame.Set(op.results[0], std::move(result));
+}
+
+void RegionRunner::NoteAdditions(const Op& op, Arrays operands, const Array& sum) const {
+  const Addition* const addition = layouts_.AdditionOf(op.results[0]);
+  if (addition == nullptr) return;
+  AdditionCounts& counts = (*sinks_.additions)[static_cast<size_t>(addition->site)];
+  const Format format = *program()[op.results[0]].format;
+  for (size_t i = 0; i < sum.real.size(); ++i) {
+    sinks_.meter->Add(kElementWork);
+    double x = operands[0]->real[i];
+    double y = operands[1]->real[i];
+    if (op.code == kSub) y = -y;
+    if (op.code == kFma) {
+      x = precision::Mul(format, x, y);
+      y = operands[2]->real[i];
+    }
+    double stored = sum.real[i];
+    for (const Op* cast : addition->casts) {
+      stored = precision::RoundTo(*program()[cast->results[0]].format, stored,
+                                  OverflowInForce(program_.policy, *cast),
+                                  cast->attributes.rounding.value_or(CastRounding::kNearestEven));
+    }
+    counts.Note(x, y, stored);
+  }
 }
 
 TestedPair RegionRunner::Compare(Comparison comparison, ValueId lhs, ValueId rhs,

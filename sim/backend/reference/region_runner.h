@@ -12,14 +12,15 @@
 
 namespace simgrad::sim::reference {
 
-// Where a run reports to, besides its values. Null: not counted.
+// The sinks that a run reports to, besides its values. Null: not counted.
 struct RunSinks {
   WorkMeter* meter = nullptr;  // never null where something runs
   NonFiniteWatch* watch = nullptr;
   DecisionRecorder* decisions = nullptr;
   RangeCounts* ranges = nullptr;
-  int64_t* tape_bytes = nullptr;  // bytes of all values computed
-  bool keep = false;              // keep the frames of every iteration, for the adjoint
+  std::vector<AdditionCounts>* additions = nullptr;  // by site
+  int64_t* tape_bytes = nullptr;                     // bytes of all values computed
+  bool keep = false;  // keep the frames of every iteration, for the adjoint
 };
 
 class RegionRunner {
@@ -36,6 +37,7 @@ class RegionRunner {
   virtual void Execute(const Op& op, Frame& frame);
   // Reports a result and keeps it.
   void Store(const Op& op, Arrays operands, Frame& frame, Array result);
+  void NoteAdditions(const Op& op, Arrays operands, const Array& sum) const;
   const Array* WhereOf(const Op& op, const Frame& frame) const;
   const Program& program() const { return program_.program; }
 
@@ -65,7 +67,7 @@ class RegionRunner {
                         uint32_t test) const;
   // The least of all elements.
   Radius LeastRadius(ValueId id, const Frame& frame) const;
-  // Of element e of n over the leading axis.
+  // The radius of element e of n over the leading axis.
   Radius ElementsRadius(ValueId id, int64_t n, size_t e, const Frame& frame) const;
   void SetLoopRadii(const Op& op, const LoopTape& tape, Frame& frame) const;
   std::vector<Radius> LeastRadii(std::span<const ValueId> ids, const Frame& frame) const;

@@ -87,14 +87,14 @@ class Ours:
         world = importlib.import_module(f"worlds.{row.subject}")
         states, params = rows.inputs_of(row, work)
         self._call = client.gradient if row.what == "gradient" else client.rollout
+        given = getattr(world, "given", lambda initial, params: {"initial": initial, "params": params})
         self._request: dict[str, Any] = dict(
             world=world.world(**work.settings),
             steps=work.steps,
             instances=work.instances,
-            initial=states,
-            params=params,
             policy=row.policy,
             diagnostics=row.diagnostics,
+            **given(states, params),
         )
         if row.what == "gradient":
             self._request.update(objective=world.OBJECTIVE, wrt=row.wrt or None)

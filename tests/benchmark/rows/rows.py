@@ -65,10 +65,16 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def inputs_of(row: Row, size: Size) -> tuple[Arrays, Arrays]:
-    """States, which have an instance axis, and params, in the format of the policy."""
-    states, params = INPUTS[row.subject](size, np.random.default_rng(1))
+    """States, which have an instance axis, and params, whose reals are in the format of the policy."""
+    groups = INPUTS[row.subject](size, np.random.default_rng(1))
     dtype = {"f32": np.float32, "f64": np.float64}[row.policy]
-    return ({n: np.asarray(x, dtype) for n, x in group.items()} for group in (states, params))
+
+    def formatted(x: Any) -> np.ndarray:
+        array = np.asarray(x)
+        return array.astype(dtype) if array.dtype.kind == "f" else array
+
+    states, params = ({n: formatted(x) for n, x in group.items()} for group in groups)
+    return states, params
 
 
 # ---- What goes in ----
@@ -147,6 +153,15 @@ def _functions(size: Size, random: Any) -> tuple[Any, Any]:
     return {"x": x, "y": np.zeros_like(x)}, {"power": random.uniform(-2, 2, x.shape[1])}
 
 
+def _foreign(size: Size, random: Any) -> tuple[Any, Any]:
+    """The state that was measured, moved a little for each instance; what it is driven by is the same for all."""
+    from worlds import foreign
+
+    state, controls = foreign.start(size.settings["name"])
+    around = {n: 1 + random.uniform(-1e-3, 1e-3, (size.instances, *x.shape)) for n, x in state.items()}
+    return {n: (x * around[n]).astype(x.dtype) for n, x in state.items()}, controls
+
+
 INPUTS: Mapping[str, Callable[[Size, Any], tuple[Any, Any]]] = {
     "ball": _ball,
     "lotka_volterra": _lotka_volterra,
@@ -159,6 +174,7 @@ INPUTS: Mapping[str, Callable[[Size, Any], tuple[Any, Any]]] = {
     "lennard_jones": _lennard_jones,
     "linear_algebra": _linear_algebra,
     "functions": _functions,
+    "foreign": _foreign,
 }
 
 
@@ -205,4 +221,9 @@ ROWS = [
     Row("64 Lennard-Jones particles with list, rollout", "lennard_jones", "rollout", _sizes((256, 200), (8, 50), (1, 3), **_LENNARD_JONES, **_LIST), 1.5),
     Row("cholesky and solve of 24 x 24, rollout", "linear_algebra", "rollout", _sizes((1024, 20), (64, 5), (2, 2), n=(24, 24, 4)), 1),
     Row("cholesky and solve of 24 x 24, gradient", "linear_algebra", "gradient", _sizes((1024, 20), (64, 5), (2, 2), n=(24, 24, 4)), 1),
+    Row("MJX hopper, rollout", "foreign", "rollout", _sizes((1024, 100), (64, 10), (2, 2), name="mjx_hopper"), 1, note="unmodified"),
+    Row("MJX hopper, one iteration, gradient", "foreign", "gradient", _sizes((1024, 100), (64, 10), (2, 2), name="mjx_hopper_fixed", watch="qpos"), 2, note="unmodified; JAX has no gradient of more iterations"),
+    Row("Brax ant, rollout", "foreign", "rollout", _sizes((256, 50), (16, 5), (2, 1), name="brax_ant"), 1, note="unmodified"),
+    Row("JAX-MD 64 particles, rollout", "foreign", "rollout", _sizes((256, 100), (32, 10), (2, 3), name="jaxmd_pairs"), 1, note="unmodified"),
+    Row("diffrax Kvaerno5, solves", "foreign", "rollout", _sizes((256, 1), (32, 1), (2, 1), name="diffrax_kvaerno5"), 3, note="unmodified"),
 ]

@@ -37,6 +37,8 @@ import steps as all_steps  # noqa: E402
 def program_of(row: rows.Row, size: rows.Size) -> Callable[[Any, Any], Any]:
     """results by name = program(states, params)."""
     module = importlib.import_module(row.subject)
+    if hasattr(module, "prepare"):
+        module.prepare(**size.settings)
     if hasattr(module, row.what):
         return functools.partial(getattr(module, row.what), steps=size.steps, **size.settings)
     step = functools.partial(module.step, **size.settings)

@@ -127,6 +127,8 @@ StepDiagnostics RandomPart(std::mt19937& random, uint64_t instance) {
     range.zeros = static_cast<uint64_t>(draw(2));
   }
   part.ranges.underflows[2] = static_cast<uint64_t>(draw(3));
+  const uint64_t additions = static_cast<uint64_t>(draw(3));
+  part.additions = {{precision::Role::kSolver, additions, additions / 2}};
   return part;
 }
 
@@ -182,6 +184,9 @@ TEST(StepDiagnostics, AppendOfTwoRangesIsTheWholeRange) {
   whole.ranges.overflows[0] = 4;
   head.ranges.overflows[0] = 3;
   tail.ranges.overflows[0] = 1;
+  whole.additions = {{precision::Role::kSolver, 9, 5}};
+  head.additions = {{precision::Role::kSolver, 4, 0}};
+  tail.additions = {{precision::Role::kSolver, 5, 5}};
   head.Append(tail);
   EXPECT_EQ(head, whole);
 }

@@ -137,6 +137,11 @@ void Coverage::Add(const Case& made, const Observed& seen) {
     };
     truncated += has(LoopChoice::How::kTruncated) ? 1 : 0;
     fixed_points += has(LoopChoice::How::kImplicit) ? 1 : 0;
+    by_gmres += std::any_of(spec->loops.begin(), spec->loops.end(), [](const LoopChoice& choice) {
+      return choice.how == LoopChoice::How::kImplicit &&
+             choice.solver == LoopChoice::Solver::kGmres;
+    });
+    told += seen.result.adjoint_solves.empty() ? 0 : 1;
   }
   const auto& halted = seen.result.halts;
   halts += std::any_of(halted.begin(), halted.end(), [](const auto& h) { return h.has_value(); });
@@ -152,6 +157,11 @@ void Coverage::Add(const Case& made, const Observed& seen) {
       break;
     }
   }
+  const auto& counted = seen.diagnostics.additions;
+  additions += std::any_of(counted.begin(), counted.end(),
+                           [](const AdditionCounts& site) { return site.additions > 0; });
+  absorbed += std::any_of(counted.begin(), counted.end(),
+                          [](const AdditionCounts& site) { return site.absorbed > 0; });
   gradients += made.work.gradient ? 1 : 0;
   const auto& health = seen.result.health;
   nonfinite += std::any_of(health.begin(), health.end(), [](const auto& h) { return !h.ok; });
@@ -197,6 +207,8 @@ std::vector<Coverage::Line> Coverage::Lines() const {
                              {"loops of a vjp", vjp_loops, 10},
                              {"truncated loops", truncated, 30},
                              {"fixed points", fixed_points, 15},
+                             {"fixed points by gmres", by_gmres, 5},
+                             {"solves told of", told, 5},
                              {"halts", halts, 20},
                              {"scanned operands", scans, 50},
                              {"stacked results", stacks, 50},
@@ -205,7 +217,9 @@ std::vector<Coverage::Line> Coverage::Lines() const {
                              {"initial", initial_regions, 50},
                              {"gradients", gradients, 300},
                              {"not finite", nonfinite, 50},
-                             {"stopped", stopped, 20}});
+                             {"stopped", stopped, 20},
+                             {"additions", additions, 100},
+                             {"absorbed", absorbed, 20}});
   return lines;
 }
 

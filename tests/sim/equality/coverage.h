@@ -38,12 +38,16 @@ struct Coverage {
   int vjp_loops = 0;  // the vjp of some call has a loop or a branch
   int truncated = 0;  // some loop is differentiated by its last iterations
   int fixed_points = 0;
+  int by_gmres = 0;
+  int told = 0;   // cases whose adjoint told of a solve
   int halts = 0;  // some halt ended some instance
   int stacks = 0;
   int reversed_scans = 0;
   int gradients = 0;
   int nonfinite = 0;  // some instance is not ok
   int stopped = 0;
+  int additions = 0;  // some addition into a state counted
+  int absorbed = 0;   // some was absorbed
 
   void Add(const Case& made, const Observed& seen);
   std::string Table() const;

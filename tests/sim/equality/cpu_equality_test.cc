@@ -16,6 +16,14 @@ TEST(CpuEqualityTest, EveryBitIsThatOfTheReference) {
   for (const std::string& line : coverage.Missing()) ADD_FAILURE() << "met too rarely: " << line;
 }
 
+TEST(CpuEqualityTest, EveryBitOfMatmulIsThatOfTheReferenceHoweverItReadsAndAdds) {
+  MatmulCoverage coverage;
+  ExpectMatmulsEqualToReference({{"cpu", MakeCpuExecutor()}}, coverage);
+  std::cout << coverage.Table();
+  if (coverage.cases() < kMatmulCases) return;
+  for (const std::string& way : coverage.Missing(5, 1)) ADD_FAILURE() << "met too rarely: " << way;
+}
+
 TEST(CpuEqualityTest, AnInstanceAloneGivesWhatItGivesAmongOthers) {
   ExpectInstancesAlone(MakeCpuExecutor());
 }

@@ -19,6 +19,7 @@ constexpr int kReportedFailures = 3;
 // Under sanitizers: other cases than without, fewer of them.
 [[maybe_unused]] constexpr uint64_t kSanitizedCases = 150;
 [[maybe_unused]] constexpr uint64_t kSanitizedLargeCases = 2;
+[[maybe_unused]] constexpr uint64_t kSanitizedMatmulCases = 10;
 [[maybe_unused]] constexpr uint64_t kFirstSanitizedSeed = 1'000'001;
 
 uint64_t FromEnvironment(const char* name) {
@@ -109,6 +110,14 @@ void ExpectLargeEqualToReference(const std::vector<NamedExecutor>& executors,
       executors, Chosen({1, kLargeCases}, {kFirstSanitizedSeed, kSanitizedLargeCases}),
       [](uint64_t seed) { return MakeCase(seed, LargeOptions(seed)); },
       [&](const Case& made, const Observed& seen) { coverage.Add(made, seen); });
+}
+
+void ExpectMatmulsEqualToReference(const std::vector<NamedExecutor>& executors,
+                                   MatmulCoverage& coverage) {
+  ExpectEqual(
+      executors, Chosen({1, kMatmulCases}, {kFirstSanitizedSeed, kSanitizedMatmulCases}),
+      [](uint64_t seed) { return MakeCase(seed, {.multiplies = true}); },
+      [&](const Case& made, const Observed&) { coverage.Add(made); });
 }
 
 void ExpectInstancesAlone(std::shared_ptr<Executor> executor) {

@@ -12,6 +12,7 @@
 #include "sim/backend/executor.h"
 #include "tests/sim/equality/coverage.h"
 #include "tests/sim/equality/large_coverage.h"
+#include "tests/sim/equality/matmul_coverage.h"
 
 namespace simgrad::sim::equality {
 
@@ -31,6 +32,11 @@ void ExpectInstancesAlone(std::shared_ptr<Executor> executor);
 inline constexpr int kLargeCases = 60;
 void ExpectLargeEqualToReference(const std::vector<NamedExecutor>& executors,
                                  LargeCoverage& coverage);
+
+// As ExpectEqualToReference, for cases about matmul: kMatmulCases of them.
+inline constexpr int kMatmulCases = 100;
+void ExpectMatmulsEqualToReference(const std::vector<NamedExecutor>& executors,
+                                   MatmulCoverage& coverage);
 
 // Whether so many cases ran that their coverage says something.
 bool IsWholeSeries(const Coverage& coverage);

@@ -134,6 +134,12 @@ class Walk {
     Numbers(path + ".sampled_steps", a.sampled_steps, b.sampled_steps);
     Columns(path + ".states", a.states, b.states);
     Same(path + ".ranges", a.ranges, b.ranges);
+    Items(path + ".additions", a.additions, b.additions,
+          [&](const std::string& at, const AdditionCounts& x, const AdditionCounts& y) {
+            Leaf(at + ".role", x.role, y.role);
+            Leaf(at + ".additions", x.additions, y.additions);
+            Leaf(at + ".absorbed", x.absorbed, y.absorbed);
+          });
   }
 
   void Same(const std::string& path, const InstanceSite& a, const InstanceSite& b) {

@@ -27,6 +27,7 @@ absl::StatusOr<WorkResult> InTwoParts(const Engine& engine, const Work& gradient
   forward.gradient.reset();
   forward.batch.cotangents = {};
   forward.batch.program = std::move(program);
+  forward.batch.inputs.resize(forward.batch.program->program.inputs.size());
   forward.keep = true;
   Observer nobody;
   const absl::StatusOr<WorkResult> run = engine.Execute(forward, nobody);
@@ -36,6 +37,7 @@ absl::StatusOr<WorkResult> InTwoParts(const Engine& engine, const Work& gradient
   for (int k = 0; k < reversals; ++k) {
     Work work = WorkOf(*run->kept);
     work.batch.program = gradient.batch.program;
+    work.batch.inputs.resize(work.batch.program->program.inputs.size());
     work.batch.cotangents = gradient.batch.cotangents;
     work.gradient = gradient.gradient;
     work.weights = gradient.weights;

@@ -517,12 +517,33 @@ bool WorldWriter::WriteReduction(OpCode code, ValuePool& pool) {
   return true;
 }
 
+bool WorldWriter::WriteFakeQuantize(ValuePool& pool) {
+  const Var x = Real(pool);
+  Attributes how;
+  how.format = random_.Chance(0.5) ? Format::kE4m3 : Format::kE5m2;
+  Shape of_scale;
+  for (size_t axis = 0; axis < x.shape().size(); ++axis) {
+    if (random_.Chance(0.7)) {
+      how.axes.push_back(static_cast<int64_t>(axis));
+    } else {
+      of_scale.push_back(x.shape()[axis]);
+    }
+  }
+  Vars operands = {x};
+  // Small enough for some numbers to be clamped; sometimes 0 or negative.
+  if (random_.Chance(0.6)) operands.push_back(0.001 * RealOf(pool, of_scale));
+  const Var kept = builder_.Do(kFakeQuantize, operands, how);
+  Keep(pool, pool.reals, wild_ ? kept : Bounded(kept));
+  return true;
+}
+
 bool WorldWriter::WritePrecision(OpCode code, ValuePool& pool) {
   if (code == kStopGradient) {
     const Var x = Real(pool);
     Keep(pool, pool.reals, builder_.Apply(kStopGradient, {x}));
     return true;
   }
+  if (code == kFakeQuantize) return WriteFakeQuantize(pool);
   if (code == kCast) {
     std::optional<Format> format;
     std::optional<Overflow> overflow;

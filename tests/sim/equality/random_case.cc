@@ -40,9 +40,14 @@ RoleOverride RandomOverride(Random& random, bool may_be_fp8) {
   return change;
 }
 
-// A rounding that could do nothing is refused.
-void DropVainRounding(const precision::PolicySpec& spec, RoleOverride& last) {
-  if (!std::holds_alternative<precision::Policy>(precision::Resolve(spec))) last.rounding.reset();
+// A rounding that could do nothing is refused, and so is a scale beside another overflow or rounding.
+void DropRefused(const precision::PolicySpec& spec, RoleOverride& last) {
+  const auto refuses = [&] {
+    return !std::holds_alternative<precision::Policy>(precision::Resolve(spec));
+  };
+  if (refuses()) last.rounding.reset();
+  if (refuses()) last.overflow.reset();
+  if (refuses()) last.scale.reset();
 }
 
 precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
@@ -53,17 +58,43 @@ precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
     if (!random.Chance(0.2)) continue;
     const bool storage = role == Role::kTape || role == Role::kNetwork;
     spec.roles.push_back({std::string(precision::RoleName(role)), RandomOverride(random, storage)});
-    DropVainRounding(spec, spec.roles.back().second);
+    RoleOverride& change = spec.roles.back().second;
+    if (role == Role::kNetwork && random.Chance(0.5)) change.scale = precision::Scale::kAmax;
+    DropRefused(spec, change);
   }
   for (const Site& site : SitesOf(world)) {
     if (!random.Chance(0.15)) continue;
     spec.sites.push_back({site.name, RandomOverride(random, false)});
-    DropVainRounding(spec, spec.sites.back().second);
+    DropRefused(spec, spec.sites.back().second);
   }
   if (random.Chance(0.3))
     spec.loss_scale = std::ldexp(1.0, static_cast<int>(random.Integer(0, 12)));
   if (random.Chance(0.25)) spec.nonfinite = precision::NonFinite::kStop;
   return spec;
+}
+
+// Draws from numbers of its own, so that cases without it stay as they are.
+void ChooseProducts(Random random, precision::PolicySpec& spec) {
+  for (const Role role :
+       {Role::kDynamics, Role::kSolver, Role::kNetwork, Role::kObjective, Role::kAdjoint}) {
+    const std::string name(precision::RoleName(role));
+    auto known = std::find_if(spec.roles.begin(), spec.roles.end(),
+                              [&](const auto& one) { return one.first == name; });
+    if (known == spec.roles.end()) known = spec.roles.insert(known, {name, {}});
+    RoleOverride& change = known->second;
+    if (random.Chance(0.8)) {
+      precision::SumOrder order = static_cast<Order>(random.Integer(0, precision::kOrderCount - 1));
+      if (order.kind == Order::kShuffled) order.seed = random.Bits();
+      change.products = precision::Products{order};
+    }
+    if (random.Chance(0.6)) {
+      change.format = Format::kF32;
+      change.is_tf32 = true;
+      change.rounding = static_cast<CastRounding>(random.Integer(0, 2));
+    }
+  }
+  // One that is stochastic would be refused where a role has tf32.
+  for (auto& [site, change] : spec.sites) change.rounding.reset();
 }
 
 // What numbers a case is fed with.
@@ -195,10 +226,13 @@ std::vector<LoopChoice> RandomChoices(Random& random, const Program& world) {
     choice.last = random.Integer(1, 4);
     if (random.Chance(0.5)) continue;
     choice.how = LoopChoice::How::kImplicit;
-    choice.solver = static_cast<LoopChoice::Solver>(random.Integer(0, 2));
+    choice.solver = static_cast<LoopChoice::Solver>(random.Integer(0, 3));
     choice.tol = random.Chance(0.5) ? 1e-2 : 1e-6;
     choice.max_iter = random.Integer(1, 6);
     choice.damping = random.Chance(0.5) ? 0.0 : 2.0;
+    if (choice.solver != LoopChoice::Solver::kGmres) continue;
+    choice.max_iter += 1;
+    choice.restart = random.Integer(0, 4);
   }
   return choices;
 }
@@ -271,16 +305,19 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
                                              {OpCode::kLuPivots, OpCode::kLuPermutation},
                                              {OpCode::kCholeskyPivots, OpCode::kCholesky},
                                              {OpCode::kScatterWinner, OpCode::kScatter},
+                                             {OpCode::kFakeQuantizeKept, OpCode::kFakeQuantize},
                                              {OpCode::kOwnVjp, OpCode::kCall}};
     world_options.counts_choices =
         world_options.focus == OpCode::kLuPivots || world_options.focus == OpCode::kCholeskyPivots;
     const auto maker = makers.find(world_options.focus);
     world_options.focus = maker == makers.end() ? OpCode::kSlice : maker->second;
   }
+  if (options.multiplies) world_options.focus = OpCode::kMatmul;
   absl::StatusOr<RandomWorld> world = MakeRandomWorld(random, world_options);
   if (!world.ok()) return world.status();
   precision::PolicySpec spec = RandomPolicy(random, world->program);
   if (options.smooth) spec = {.preset = "f64"};
+  if (options.multiplies) ChooseProducts(Random(seed ^ 0x9A7217u), spec);
   auto policy = precision::Resolve(spec);
   if (const auto* error = std::get_if<precision::PolicyError>(&policy)) {
     return absl::InvalidArgumentError(absl::StrCat(error->field, ": ", error->message));

@@ -21,6 +21,8 @@ struct CaseOptions {
   int64_t steps = -1;
   // WorldOptions::size.
   int64_t size = 0;
+  // A world about matmul, under a policy that says how it reads its operands and adds its products.
+  bool multiplies = false;
 };
 
 struct Case {

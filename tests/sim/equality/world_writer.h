@@ -53,6 +53,7 @@ class WorldWriter {
   bool WriteConcat(ValuePool& pool, ElementType element);
   bool WriteReduction(OpCode code, ValuePool& pool);
   bool WritePrecision(OpCode code, ValuePool& pool);
+  bool WriteFakeQuantize(ValuePool& pool);
   bool WriteChoice(ValuePool& pool);
   bool WriteEvent(ValuePool& pool);
   bool WriteAccept(ValuePool& pool);

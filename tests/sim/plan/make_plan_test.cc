@@ -150,6 +150,20 @@ TEST(MakePlan, RecordsAreStatements) {
   EXPECT_EQ(plan.terminations[0].elements, 1);
 }
 
+TEST(MakePlan, AnAdditionIntoAStateIsARecord) {
+  const auto count = [](Records records) {
+    Builder b("drift");
+    const Var x = b.State("x", {});
+    const Var product = (x + x) * x;  // its addition is not behind the state
+    b.SetNext({product - x});
+    const Plan plan = PlanOf(b, records);
+    EXPECT_EQ(plan.additions.size(), records.ranges ? 1u : 0u);
+    return CountOf(plan.step.statements, Code::kAbsorbed);
+  };
+  EXPECT_EQ(count({.ranges = true}), 1);
+  EXPECT_EQ(count({.decides = true, .looks = true}), 0);
+}
+
 TEST(MakePlan, EmptyValuesLeaveNoLoops) {
   Builder b("empty");
   const Var x = b.State("x", {0});

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <variant>
 
@@ -135,6 +136,35 @@ TEST(AssignPrecision, ASaturatingStateIsClampedThoughItHasItsFormat) {
             "  yield %2\n");
 }
 
+// The line of the one matmul of a world and its policy, without its number.
+std::string MatmulUnder(const precision::Policy& policy) {
+  Builder b("product");
+  const Var a = b.State("a", {2, 3});
+  const Var turned = b.Do(OpCode::kTranspose, {a}, {.dims = {1, 0}});
+  const Var product = b.Do(OpCode::kMatmul, {a, turned});
+  b.SetNext({b.Broadcast(b.Reduce(OpCode::kSum, product), {2, 3}, {})});
+  const std::string text = Assigned(b.program(), policy);
+  const size_t begin = text.find("matmul");
+  return text.substr(begin, text.find("  #", begin) - begin);
+}
+
+TEST(AssignPrecision, MatmulReadsAndAddsAsItsRoleSays) {
+  precision::Policy policy = In("f32", "f32");
+  precision::RoleSetting& dynamics = policy.roles[static_cast<size_t>(Role::kDynamics)];
+  dynamics.order = Order::kReversed;
+  EXPECT_EQ(MatmulUnder(policy), "matmul %0, %1 accumulator=f32");
+  dynamics.products.order = precision::SumOrder(Order::kShuffled, 7);
+  EXPECT_EQ(MatmulUnder(policy), "matmul %0, %1 products=shuffled(7) accumulator=f32");
+  dynamics.products.order = Order::kPairwise;
+  dynamics.inputs = CastRounding::kNearestEven;
+  EXPECT_EQ(MatmulUnder(policy),
+            "matmul %0, %1 inputs=tf32 nearest_even products=pairwise accumulator=f32");
+  policy.roles[static_cast<size_t>(Role::kSolver)] = dynamics;
+  dynamics.products.order.reset();
+  dynamics.inputs = CastRounding::kTowardZero;
+  EXPECT_EQ(MatmulUnder(policy), "matmul %0, %1 inputs=tf32 toward_zero accumulator=f32");
+}
+
 TEST(AssignPrecision, OfASiteThatThePolicyNamesIsThatOfTheSite) {
   precision::PolicySpec spec;
   spec.preset = "f32";
@@ -149,6 +179,65 @@ TEST(AssignPrecision, OfASiteThatThePolicyNamesIsThatOfTheSite) {
       Assigned(b.program(), std::get<precision::Policy>(precision::Resolve(spec)));
   EXPECT_NE(text.find("f64[] = literal 0x1.999999999999ap-4"), std::string::npos) << text;
   EXPECT_NE(text.find("f64[] = cast %0  # event @low"), std::string::npos) << text;
+}
+
+precision::Policy Fp8() {
+  precision::PolicySpec spec;
+  spec.preset = "fp8_storage";
+  return std::get<precision::Policy>(precision::Resolve(spec));
+}
+
+TEST(AssignPrecision, ARoleWithAScaleRoundsWhatEntersAndWhatMatmulReads) {
+  Builder b("network");
+  const Var x = b.State("x", {2});
+  const Var w = b.Param("w", {2, 2}, 0.0);
+  {
+    RoleScope role(b, Role::kNetwork);
+    const Var row = b.Do(OpCode::kReshape, {x}, {.shape = {1, 2}});
+    const Var first = b.Apply(OpCode::kTanh, {b.Do(OpCode::kMatmul, {row, w})});
+    const Var second = b.Do(OpCode::kMatmul, {first, w});
+    b.SetNext({b.Do(OpCode::kReshape, {second + second}, {.shape = {2}})});
+  }
+  // A reshape rounds nothing, tanh and add read what the role computed as it is.
+  EXPECT_EQ(Assigned(b.program(), Fp8()),
+            "step:\n"
+            "  %2:f32[1,2] = reshape %0  # network\n"
+            "  %3:f32[1,2] = fake_quantize %2 axes=[0,1] format=e4m3  # network\n"
+            "  %4:f64[2,2] = fake_quantize %1 axes=[0,1] format=e4m3  # network w\n"
+            "  %5:f32[2,2] = cast %4 saturate  # network w\n"
+            "  %6:f32[1,2] = matmul %3, %5 accumulator=f32  # network\n"
+            "  %7:f32[1,2] = tanh %6  # network\n"
+            "  %8:f32[1,2] = fake_quantize %7 axes=[0,1] format=e4m3  # network\n"
+            "  %9:f32[1,2] = matmul %8, %5 accumulator=f32  # network\n"
+            "  %10:f32[1,2] = add %9, %9  # network\n"
+            "  %11:f32[2] = reshape %10  # network\n"
+            "  yield %11\n");
+}
+
+TEST(AssignPrecision, ALiteralOfARoleWithAScaleIsRoundedUnderItsOwn) {
+  Builder b("literals");
+  const Var x = b.State("x", {2});
+  RoleScope role(b, Role::kNetwork);
+  // 1000 and 1.1 under 2^2: 250 is nearest to 256, 0.275 to 0.28125. Infinities stay.
+  const Var least = b.LiteralArray({1000.0, 1.1}, {2});
+  const Var most = b.Literal(std::numeric_limits<double>::infinity());
+  b.SetNext({b.Apply(OpCode::kMin, {x * least, b.Broadcast(most, {2}, {})})});
+  const std::string text = Assigned(b.program(), Fp8());
+  EXPECT_NE(text.find(":f32[2] = literal 0x1p+10 0x1.2p+0  # network"), std::string::npos) << text;
+  EXPECT_NE(text.find("literal inf  # network"), std::string::npos) << text;
+}
+
+TEST(AssignPrecision, ACastIntoARoleWithAScaleIsUnderIt) {
+  Builder b("cast");
+  const Var x = b.State("x", {2});
+  RoleScope role(b, Role::kNetwork);
+  b.SetNext({b.Apply(OpCode::kTanh, {b.Cast(x)})});
+  EXPECT_EQ(Assigned(b.program(), Fp8()),
+            "step:\n"
+            "  %1:f32[2] = fake_quantize %0 axes=[0] format=e4m3  # network x\n"
+            "  %2:f32[2] = cast %1 saturate  # network\n"
+            "  %3:f32[2] = tanh %2  # network\n"
+            "  yield %3\n");
 }
 
 }  // namespace

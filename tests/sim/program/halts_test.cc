@@ -27,9 +27,9 @@ void WriteFall(Builder& b, bool reads_step = false) {
   b.SetNext({next, y + x});
 }
 
-Program Expanded(Builder& b, std::optional<AdjointSpec> spec = std::nullopt) {
+Program Expanded(Builder& b) {
   PassBudget budget;
-  return ExpandHalts(b.program(), spec, budget);
+  return ExpandHalts(b.program(), std::nullopt, budget).program;
 }
 
 TEST(Halts, AProgramWithoutThemStays) {
@@ -82,9 +82,9 @@ TEST(Halts, WhatIsWantedKeepsItsPlacesAroundTheNewState) {
   Builder b("spec");
   WriteFall(b);
   PassBudget budget;
-  std::optional<AdjointSpec> spec = AdjointSpec{
+  const std::optional<AdjointSpec> asked = AdjointSpec{
       .final_state = {true, true}, .trajectory_state = {}, .wanted = {false, true, true}};
-  const Program expanded = ExpandHalts(b.program(), spec, budget);
+  const std::optional<AdjointSpec> spec = ExpandHalts(b.program(), asked, budget).spec;
   EXPECT_EQ(spec->final_state, (std::vector<bool>{true, true, false}));
   EXPECT_EQ(spec->trajectory_state, (std::vector<bool>{false, false, false}));
   EXPECT_EQ(spec->wanted, (std::vector<bool>{false, true, false, true}));

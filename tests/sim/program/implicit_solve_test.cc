@@ -96,15 +96,23 @@ std::vector<double> Solved(const LoopChoice& choice, const std::vector<double>& 
 }
 
 // |J'| < 0.75, so numbers that change by less than 1e-14 are within 4e-14 of the solution.
-TEST(ImplicitSolve, EitherSolverGivesTheSolution) {
+TEST(ImplicitSolve, EverySolverGivesTheSolution) {
   const std::vector<double> g = {1.0, -2.0, 3.0};
-  for (const Solver solver : {Solver::kLu, Solver::kIteration}) {
-    for (const double damping : {0.0, 0.5}) {
-      const std::vector<double> w = Solved(By(solver, damping), g);
-      const std::vector<double> moved = TimesJ(w);
-      for (size_t k = 0; k < 3; ++k) {
-        EXPECT_NEAR((1 + damping) * w[k] - moved[k], g[k], 1e-13) << k << " " << damping;
-      }
+  std::vector<LoopChoice> choices;
+  for (const double damping : {0.0, 0.5}) {
+    choices.push_back(By(Solver::kLu, damping));
+    choices.push_back(By(Solver::kIteration, damping));
+    for (const int64_t restart : {0, 1, 2, 3, 4}) {
+      choices.push_back(By(Solver::kGmres, damping));
+      choices.back().restart = restart;
+    }
+  }
+  for (const LoopChoice& choice : choices) {
+    const std::vector<double> w = Solved(choice, g);
+    const std::vector<double> moved = TimesJ(w);
+    for (size_t k = 0; k < 3; ++k) {
+      EXPECT_NEAR((1 + choice.damping) * w[k] - moved[k], g[k], 1e-13)
+          << k << " " << choice.damping << " " << choice.restart;
     }
   }
 }
@@ -139,6 +147,12 @@ TEST(ImplicitSolve, AChosenSolverIsTakenUpToItsLimit) {
   EXPECT_EQ(LoopsFor(By(Solver::kLu), kMostLu), "for 512");
   EXPECT_EQ(LoopsFor(By(Solver::kLu), kMostLu + 1), "limit");
   EXPECT_EQ(LoopsFor(By(Solver::kIteration), 1), "while fixed.adjoint");
+  LoopChoice gmres = By(Solver::kGmres);
+  EXPECT_EQ(LoopsFor(gmres, 1), "while fixed.adjoint");
+  EXPECT_EQ(LoopsFor(gmres, kMostBasis), "while fixed.adjoint");  // one row
+  gmres.restart = 3;
+  EXPECT_EQ(LoopsFor(gmres, kMostBasis / 3), "while fixed.adjoint");
+  EXPECT_EQ(LoopsFor(gmres, kMostBasis / 3 + 1), "limit");
 }
 
 TEST(ImplicitSolve, OfNoNumbersNothingIsWritten) {

@@ -176,6 +176,26 @@ TEST(Lower, LimitsThePermutationsOfShuffledSumsAndCountsEachOnce) {
   EXPECT_EQ(FieldOf(refused.status()), "policy");
 }
 
+TEST(Lower, APermutationOfProductsHasAsManyNumbersAsEachSumHasProducts) {
+  Builder b("product");
+  const Var x = b.State("x", {3, 10});
+  const Var product = b.Do(OpCode::kMatmul, {x, b.Literal(2.0, {10, 4})});
+  b.SetNext({b.Broadcast(b.Reduce(OpCode::kReduceMax, product), {3, 10}, {})});
+  precision::Policy policy = Preset("f32");
+  policy.roles[static_cast<size_t>(Role::kDynamics)].products.order =
+      precision::SumOrder(Order::kShuffled, 7);
+  const auto lowered = [&](int64_t limit) {
+    LoweredLimits limits;
+    limits.max_permuted = limit;
+    PassBudget budget({}, limits);
+    return Lower(b.program(), policy, "", std::nullopt, &budget).status();
+  };
+  EXPECT_TRUE(lowered(10).ok()) << lowered(10);
+  EXPECT_EQ(FieldOf(lowered(9)), "policy");
+  policy = Shuffled("dynamics", 7);  // of sums alone: there is none
+  EXPECT_TRUE(lowered(9).ok()) << lowered(9);
+}
+
 TEST(Lower, TheForwardFingerprintIsThatOfTheSameForwardPassWithAnyAdjoint) {
   const Program world = Ball();
   const precision::Policy policy = Preset("f16_safe");  // has a loss scale
@@ -194,6 +214,21 @@ TEST(Lower, TheForwardFingerprintIsThatOfTheSameForwardPassWithAnyAdjoint) {
   EXPECT_EQ(forward(one), lowered->forward_fingerprint);
   EXPECT_NE(forward(one), lowered->fingerprint);
   EXPECT_NE(forward(one, 8.0), forward(one));
+}
+
+TEST(Lower, ForwardPassesOfTwoObjectivesAreNeverTakenForEachOther) {
+  Builder b("costs");
+  const Var x = b.State("x", {});
+  b.SetNext({x});
+  const auto square = [](const Vars& states, const Vars&) { return states[0] * states[0]; };
+  for (const char* name : {"a", "b"}) b.AddObjective(name, nullptr, square);
+  const Program world = b.program();
+  const auto forward = [&](const std::string& objective) {
+    return Lower(world, Preset("f64"), objective, Everything(world, objective))
+        ->forward_fingerprint;
+  };
+  EXPECT_EQ(forward("a"), forward("a"));
+  EXPECT_NE(forward("a"), forward("b"));
 }
 
 TEST(Lower, FingerprintIsTheSha256OfTheText) {

@@ -228,11 +228,7 @@ TEST(LoweringCost, EveryPassPolls) {
   polled("halts", [&](PassBudget& budget) { HaltNames(world, &budget); });
   const Program halting = shaped::HaltingChain(8'000);
   polled(
-      "halts expanded",
-      [&](PassBudget& budget) {
-        std::optional<AdjointSpec> none;
-        ExpandHalts(halting, none, budget);
-      },
+      "halts expanded", [&](PassBudget& budget) { ExpandHalts(halting, std::nullopt, budget); },
       20'000);
   const Program finite = shaped::FiniteTests(4'000);
   const NumericalProgram deciding = Chosen(finite);

@@ -33,7 +33,9 @@ from simgrad.jax import (  # noqa: F401  rules register themselves
     rules_elementwise,
     rules_indexing,
     rules_linear,
+    rules_random,
     rules_shape,
+    rules_wide,
 )
 from simgrad.jax.check import Check, check
 from simgrad.jax.errors import JaxWorldError, Problem

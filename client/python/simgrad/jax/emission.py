@@ -54,6 +54,7 @@ class Emission:
       roles: of nodes; empty: dynamics.
       names: of sites, by the place of a test or loop.
       kinks: whose derivatives ties have: "simgrad" or "jax".
+      chosen: the author's names for choices, by node.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class Emission:
         roles: Mapping[Node, str],
         names: Mapping[Place, str],
         kinks: str = "simgrad",
+        chosen: Mapping[Node, str] | None = None,
     ):
+        self._chosen = chosen or {}
         self._b = builder
         self._live = live
         self._inputs = inputs
@@ -96,7 +99,7 @@ class Emission:
 
     def _write(self, x: Node) -> None:
         name = self._names.get(x.line.place, "")
-        with self._b.role(self._roles.get(x, "")), self._b.lowered_from(x.line, name):
+        with self._b.role(self._roles.get(x, ""), self._chosen.get(x, "")), self._b.lowered_from(x.line, name):
             if x.op in CONTROL:
                 write = {"while": self._while, "for": self._for, "cond": self._cond}[x.op]
                 made = write(x)
@@ -225,6 +228,18 @@ def _take(b: ProgramBuilder, x: Node, operands: Sequence[Expression]) -> Express
     return b.take(flat, shape=x.shape, indices=indices, fill=float(fill or 0))
 
 
+def _random_bits(b: ProgramBuilder, x: Node) -> Expression:
+    """Of draws of 16 bits each: as many as f32 and f64 hold."""
+    element = _element(x.dtype)
+    made = None
+    for place in range(0, 8 * x.dtype.itemsize, 16):
+        part = b.convert(b.mul(b.uniform(x.shape), b.literal(65536.0, x.shape)), element)
+        moved = b.shl(part, b.literal(place, x.shape, element)) if place else part
+        made = moved if made is None else b.or_(made, moved)
+    assert made is not None
+    return made
+
+
 _WRITERS: dict[str, Callable[[ProgramBuilder, Node, Sequence[Expression]], Expression]] = {
     "reshape": lambda b, x, o: b.reshape(o[0], shape=x.shape),
     "transpose": lambda b, x, o: b.transpose(o[0], dims=x.attributes["dims"]),
@@ -239,6 +254,10 @@ _WRITERS: dict[str, Callable[[ProgramBuilder, Node, Sequence[Expression]], Expre
     "cumsum": lambda b, x, o: b.cumsum(
         o[0], axes=x.attributes["axis"], reverse=x.attributes["reverse"]
     ),
+    "uniform": lambda b, x, o: b.uniform(x.shape),
+    "normal": lambda b, x, o: b.normal(x.shape),
+    "random_bits": lambda b, x, o: _random_bits(b, x),
+    "key": lambda b, x, o: write_literal(b, np.zeros(x.shape, x.dtype)),
     "triangular_solve": lambda b, x, o: b.triangular_solve(o[0], o[1], **x.attributes),
 }
 

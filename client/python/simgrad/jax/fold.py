@@ -55,6 +55,19 @@ def _shifted(shift: Callable[[Any, Any], Any]) -> Callable[..., np.ndarray]:
     return fold
 
 
+# Of formats of reals: bits of the significand, the exponent of the smallest normal number, the largest number.
+_FORMATS = {"f32": (24, -126, 2.0**128 - 2.0**104), "f16": (11, -14, 65504.0), "bf16": (8, -126, 2.0**128 - 2.0**120)}
+
+
+def cast(a: np.ndarray, format: str) -> np.ndarray:
+    """Rounded to the nearest number of the format, to even at ties; infinite above the largest."""
+    bits, smallest, largest = _FORMATS[format]
+    exponent = np.maximum(np.frexp(a)[1] - 1, smallest)
+    rounded = np.ldexp(np.rint(np.ldexp(a, bits - 1 - exponent)), exponent + 1 - bits)
+    made: np.ndarray = np.where(np.abs(rounded) > largest, np.copysign(np.inf, a), rounded)
+    return np.where(np.isfinite(a), made, a)
+
+
 def broadcast(a: np.ndarray, shape: Sequence[int], dims: Sequence[int]) -> np.ndarray:
     """A view: repeated numbers take no memory, and are found again when they are written."""
     lined = [1] * len(shape)
@@ -155,7 +168,7 @@ FOLDED: dict[str, Callable[..., Any]] = {
     "any": lambda a, axes: np.any(a, axes),
     "all": lambda a, axes: np.all(a, axes),
     "matmul": np.matmul,
-    "cast": lambda a, format: a.astype(np.float32).astype(np.float64),
+    "cast": cast,
     "argmax": lambda a, axis: np.argmax(a, axis).astype(np.int32),
     "argmin": lambda a, axis: np.argmin(a, axis).astype(np.int32),
     "cumsum": _running_sum,

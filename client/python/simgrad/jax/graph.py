@@ -19,6 +19,8 @@ from simgrad.jax.node import (
     COMPARISONS,
     CONTROL,
     I32,
+    REAL,
+    U32,
     Line,
     Node,
     Scope,
@@ -40,6 +42,7 @@ class Graph(Layout):
     Attributes:
       line: of the operation that is being lowered.
       notes: what was found on the way, counted, for the report.
+      halts: what ends a run, as nodes of their conditions.
     """
 
     def __init__(self) -> None:
@@ -47,8 +50,10 @@ class Graph(Layout):
         self.scope = self.root
         self.line = Line()
         self.notes: collections.Counter[str] = collections.Counter()
+        self.halts: list[Node] = []
         self._written: dict[Any, Node] = {}
         self._literals: dict[Any, Node] = {}
+        self._uniforms: dict[Node, Node] = {}
 
     # ---- Nodes ----
 
@@ -167,6 +172,35 @@ class Graph(Layout):
     def convert(self, a: Value, to: Any) -> Value:
         wanted = neutral(to)
         return a if a.dtype == wanted else self.emit("convert", a, to=wanted.name)
+
+    def halt(self, condition: Value, line: Line) -> bool:
+        """Ends a run where a bool holds; False where none can stand: in a loop or a branch."""
+        if self.scope is not self.root or not isinstance(condition, Node):
+            return False
+        if all(x.operands[0] is not condition for x in self.halts):
+            self.halts.append(Node("halt", [condition], {}, (), BOOL, line, self.root))
+        return True
+
+    def key(self, shape: Sequence[int]) -> Node:
+        """A random key whose words no draw reads."""
+        return self.make("key", [], {"shape": tuple(shape)}, shape, U32)
+
+    def below_one(self) -> Node:
+        """The largest number below 1 of the format that it is computed in: f64's where that is the policy's."""
+        return self.make("next_after", [np.ones(()), np.zeros(())], {}, (), REAL)
+
+    def draw(self, op: str, shape: Sequence[int], dtype: Any) -> Node:
+        """A draw of its own: uniform, normal, or random_bits; it is never moved, and equals no other one."""
+        self.notes["draws of the language"] += 1
+        return Node(op, (), {}, shape, dtype, self.line, self.scope)
+
+    def uniform_of(self, bits: Node) -> Node:
+        """The uniform numbers that stand for random bits."""
+        found = self._uniforms.get(bits)
+        if found is None:
+            found = Node("uniform", (), {}, bits.shape, REAL, bits.line, bits.scope)
+            self._uniforms[bits] = found
+        return found
 
     def as_index(self, a: Value) -> Value:
         """i32, for operands that are indices."""

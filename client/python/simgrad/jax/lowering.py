@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import pathlib
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import jax
@@ -25,16 +27,25 @@ from jax.extend import core
 from simgrad.jax.errors import Problems
 from simgrad.jax.given import Given
 from simgrad.jax.graph import Graph
-from simgrad.jax.node import Line, Node, Value, known_array, neutral, size_of
+from simgrad.jax.node import U64, Line, Node, Value, known_array, neutral, size_of
 from simgrad.jax.trees import wrapped
 
 Operands = list[Value]
 Rule = Callable[["Lowering", Any, Operands], "Value | Sequence[Value]"]
 
 RULES: dict[str, Rule] = {}
+OF_KEYS: dict[str, Rule] = {}  # of primitives that move whole random keys
+WIDE: dict[str, Rule] = {}  # of primitives that mean something else of u64 than of the i64 that stands for it
+_NOT_WIDE = frozenset(
+    (
+        *("div", "max", "min", "reduce_max", "reduce_min", "argmax", "argmin", "sort", "cummax", "cummin"),
+        *("clamp", "sign", "abs", "pow", "shift_right_arithmetic"),
+    )
+)
 # Lowered through regions of their own: never evaluated as a whole.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call")
 _MOST_ELEMENTS_EVALUATED = 1 << 22
+_HERE = f"{pathlib.Path(__file__).parent}{os.sep}"
 
 
 class NotLowered(Exception):
@@ -54,7 +65,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a step is lowered; `simgrad.jax.world` says what each means."""
+    """How a step is lowered; `simgrad.jax.world` says what each means. `random` is "none" where nothing may be drawn."""
 
     custom: str = "keep"
     formats: str = "erase"
@@ -73,6 +84,8 @@ class Lowering:
       chosen: branches that are known to run, by the identity of their equation.
       erased: lines where JAX rounds to a narrower format, and the world does not, with counts.
       dropped: callbacks that are left out, by line.
+      above_one: what is above 1 in numbers that were made of bits: a draw is such a number less 1.
+      draws_normally: inside of jax.random.normal.
     """
 
     def __init__(self, graph: Graph, options: Options):
@@ -82,6 +95,9 @@ class Lowering:
         self.chosen: dict[int, int] = {}
         self.erased: dict[str, str] = {}
         self.dropped: dict[str, str] = {}
+        self.above_one: dict[Node, Value] = {}
+        self.draws_normally = False
+        self._open: list[Any] = []  # equations that are being lowered, the innermost last
 
     def jaxpr(self, closed: Any, operands: Sequence[Value]) -> list[Value]:
         """What a jaxpr gives for these operands."""
@@ -97,10 +113,20 @@ class Lowering:
             return environment[variable]
 
         for equation in jaxpr.eqns:
+            self._open.append(equation)
             with self.graph.at(line_of(equation)):
                 results = self.equation(equation, [read(v) for v in equation.invars])
+            self._open.pop()
             environment.update(zip(equation.outvars, results))
         return [read(v) for v in jaxpr.outvars]
+
+    def line_outside(self, package: str) -> Line:
+        """The innermost line of what is being lowered that no file of a package asks for; else the innermost one."""
+        for equation in reversed(self._open):
+            line = line_of(equation, outside=f"{os.sep}{package}{os.sep}")
+            if line.path:
+                return line
+        return self.graph.line
 
     def function(self, function: Callable[..., Any], *operands: Value) -> list[Value]:
         """What a function of JAX gives for these operands: for primitives that others make up."""
@@ -119,10 +145,10 @@ class Lowering:
 
     def equation(self, equation: Any, operands: Operands) -> list[Value]:
         name = equation.primitive.name
-        found = RULES.get(name)
         try:
             if self._is_evaluated(equation, operands):
                 return evaluated(equation, operands)
+            found = self._rule(equation, operands)
             made = found(self, equation, operands) if found else self._own(equation, operands)
         except NotLowered as error:
             what, hint = (*error.args, "")[:2]
@@ -137,15 +163,27 @@ class Lowering:
             results = [self._narrowed(x, v.aval) for x, v in zip(results, equation.outvars)]
         return results
 
+    def _rule(self, equation: Any, operands: Operands) -> Rule | None:
+        name, avals = equation.primitive.name, [v.aval for v in (*equation.invars, *equation.outvars)]
+        if name in OF_KEYS and any(_is_key(x) for x in avals):
+            return OF_KEYS[name]
+        if _is_wide(equation):
+            if name in _NOT_WIDE:
+                raise NotLowered(f"{name!r} of unsigned integers of 64 bits", "use int64, or uint32")
+            return WIDE.get(name, RULES.get(name))
+        return RULES.get(name)
+
     def _narrowed(self, x: Value, aval: Any) -> Value:
-        """x rounded as JAX has it, where the step names f32 although it is traced in f64."""
-        return self.graph.emit("cast", x, format="f32") if str(aval.dtype) == "float32" else x
+        """x rounded as JAX has it, where the step names a narrower format although it is traced in f64."""
+        name = FORMATS.get(str(aval.dtype), "f64")
+        return x if name == "f64" else self.graph.emit("cast", x, format=name)
 
     def _is_evaluated(self, equation: Any, operands: Operands) -> bool:
         """Whether JAX itself computes it: all is known, and no rule folds it faster."""
         if not operands or any(isinstance(x, Node) for x in operands):
             return False
-        if equation.primitive.name not in EVALUATED or getattr(equation, "effects", None):
+        wide = _is_wide(equation) and not nested_jaxprs(equation.params.values())
+        if not (wide or equation.primitive.name in EVALUATED) or getattr(equation, "effects", None):
             return False
         return sum(size_of(v.aval.shape) for v in equation.outvars) <= _MOST_ELEMENTS_EVALUATED
 
@@ -168,8 +206,9 @@ class Lowering:
 
     def placeholder(self, aval: Any) -> Value:
         """Stands for what could not be lowered; the world is refused in the end."""
-        dtype = np.uint32 if _is_key(aval) else getattr(aval, "dtype", np.float64)
-        shape, dtype = getattr(aval, "shape", ()), neutral(dtype)
+        key = _is_key(aval)
+        shape = (*aval.shape, *aval.dtype._impl.key_shape) if key else getattr(aval, "shape", ())
+        dtype = np.uint32 if key else neutral(getattr(aval, "dtype", np.float64))
         return self.graph.make("unknown", [], {"id": object()}, shape, dtype)
 
 
@@ -177,9 +216,13 @@ _HINTS = {
     "eigh": "write the world without eigenvalues, or hold them constant",
     "svd": "write the world without singular values, or hold them constant",
 }
+# The names that the language has for JAX's formats of reals.
+FORMATS = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 # What rounds, of operations that lower to others which do not narrow by themselves.
 _ROUNDED = frozenset(
     (
+        *("exp2", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv"),
+        *("cbrt", "cumprod", "cholesky", "triangular_solve"),
         *("add", "sub", "mul", "div", "sqrt", "rsqrt", "convert_element_type", "add_any", "exp", "log"),
         *("integer_pow", "square", "reduce_sum", "reduce_prod", "dot_general", "scatter-add", "sin"),
         *("cos", "tan", "tanh", "pow", "rem", "log1p", "expm1", "atan2", "logistic", "cumsum"),
@@ -236,13 +279,16 @@ def nested_jaxprs(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def line_of(equation: Any) -> Line:
-    """The innermost frame of the user's, or of a library's, that is not JAX's own."""
+def line_of(equation: Any, outside: str = "") -> Line:
+    """The innermost frame of the user's, or of a library's, that is not JAX's own or one of these rules, nor of a file whose
+    path has `outside` in it."""
     info = equation.source_info
     frames: Iterable[Any] = ()
     if info.traceback is not None:
         frames = source_info_util.user_frames(info.traceback)
     for frame in frames:
+        if frame.file_name.startswith(_HERE) or (outside and outside in frame.file_name):
+            continue
         return Line(frame.file_name, frame.start_line, frame.function_name, str(info.name_stack))
     return Line()
 
@@ -250,6 +296,11 @@ def line_of(equation: Any) -> Line:
 def _is_key(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
     return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def _is_wide(equation: Any) -> bool:
+    """Whether it takes or gives u64."""
+    return any(getattr(v.aval, "dtype", None) == U64 for v in (*equation.invars, *equation.outvars))
 
 
 def _constant(x: Any) -> np.ndarray:

@@ -11,10 +11,13 @@ REAL = np.dtype(np.float64)  # every real: its format is the policy's
 BOOL = np.dtype(np.bool_)
 I32 = np.dtype(np.int32)
 I64 = np.dtype(np.int64)
+U32 = np.dtype(np.uint32)
+U64 = np.dtype(np.uint64)  # an i64 of the same bits stands for it
 Shape = tuple[int, ...]
 
 # Operations that have regions.
 CONTROL = frozenset(("while", "for", "cond"))
+DRAWS = frozenset(("uniform", "normal", "random_bits"))
 COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 
 
@@ -123,19 +126,19 @@ def size_of(shape: Sequence[int]) -> int:
 
 
 def known_array(x: Any) -> np.ndarray:
-    """A known value: an array whose reals are f64."""
+    """A known value: an array whose reals are f64, and whose u64 are i64 of the same bits."""
     array = np.asarray(x)
     if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
         return array.astype(np.float64, copy=False)
-    return array
+    return array.astype(I64) if array.dtype == U64 else array
 
 
 def neutral(dtype: Any) -> np.dtype:
-    """The dtype that a dtype of JAX has here: of all reals f64."""
+    """The dtype that a dtype of JAX has here: of all reals f64, of u64 i64."""
     if str(dtype).startswith(("bfloat", "float")):
         return REAL
     kept: np.dtype = np.dtype(dtype)
-    return kept
+    return I64 if kept == U64 else kept
 
 
 def same(x: Value, y: Value) -> bool:

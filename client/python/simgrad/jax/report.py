@@ -21,7 +21,7 @@ class Report:
       operations: of the step, by code. state, constants, observables: leaves of the state, by name.
       exports: what can be recorded. initial: states that init= gives. sites: the lines that decide.
       erased: lines where the step names a format of reals, which the policy's takes the place of.
-      dropped: callbacks that are left out, by line.
+      dropped: callbacks that are left out, by line. halts: lines that end a run with an error, by name.
       format_constants: literals that look like ones of the format of the trace (8 eps), by line.
       notes: what was lowered in another form, counted.
       roles: how many operations each role has, by function of the source.
@@ -36,6 +36,7 @@ class Report:
     sites: Sequence[Site]
     erased: Mapping[str, str]
     dropped: Mapping[str, str]
+    halts: Mapping[str, str]
     format_constants: Mapping[str, str]
     notes: Mapping[str, int]
     roles: Mapping[str, Mapping[str, int]]
@@ -47,6 +48,7 @@ class Report:
         sites: Sequence[Site],
         initial: Sequence[str],
         roles: Mapping[Node, str],
+        halts: Mapping[Node, str],
     ) -> "Report":
         computing = [x for x in found.live.nodes if x.op not in _NO_OPERATIONS]
         lowering = found.lowered.lowering
@@ -60,6 +62,7 @@ class Report:
             sites=tuple(sites),
             erased=dict(lowering.erased),
             dropped=dict(lowering.dropped),
+            halts={name: x.line.text for x, name in halts.items()},
             format_constants=format_constants(found.live.nodes),
             notes=dict(found.lowered.graph.notes),
             roles=_by_role(computing, roles),
@@ -86,6 +89,7 @@ class Report:
         for title, found in (
             ("formats erased", self.erased),
             ("callbacks dropped", self.dropped),
+            ("ends a run with an error", self.halts),
             ("constants of the traced format", self.format_constants),
         ):
             lines += [f"{title}:"] if found else []

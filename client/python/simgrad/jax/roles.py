@@ -22,6 +22,12 @@ from simgrad.jax.node import COMPARISONS, CONTROL, REAL, Line, Node, Scope, Valu
 # What an operation can have (program_from_proto.cc).
 WORDS = ("state", "dynamics", "solver", "termination", "event", "network", "objective")
 _SMALLEST = 1e-5  # what a guard compares with, at most, or an infinity
+# What chooses by reals, and the name of its test where the author gives none (name_tests.cc).
+CHOICES = {
+    **{op: op for op in ("argmax", "argmin", "argsort", "cholesky", "convert")},
+    "lu_permutation": "lu",
+}
+_PLACED = ("gather", "scatter", "dynamic_slice", "update", "lu_solve")  # take places
 _NUMBERS_ONLY = ("literal", "input", "argument")
 
 
@@ -106,8 +112,35 @@ def _decides(x: Node, users: Mapping[Node, list[Node]], kept: set[Node]) -> bool
 
 def behind_predicates(live: Live) -> set[Node]:
     """What reaches the test of a loop, also through carried values, as bools and integers."""
+    return _behind((y for x in live.nodes if x.op == "while" for y in x.regions[0].results), live)
+
+
+def choosing(live: Live, outputs: Iterable[Value]) -> list[Node]:
+    """What chooses integers by reals, by the server's rule: the largest, an order, pivots; and a conversion that
+    reaches the test of a loop, a choice, a place, or what is carried or kept."""
+    roots = [x for x in outputs if isinstance(x, Node) and x.dtype != REAL]
+    for x in live.nodes:
+        if x.op in ("select", "cond"):
+            roots.append(x.operands[0])
+        if x.op in _PLACED:
+            roots += [y for y in x.operands[1:] if y.dtype != REAL]
+        for region in x.regions:
+            roots += [y for y in region.results if y.dtype != REAL]
+    counted = _behind(roots, live)
+    found = []
+    for x in live.nodes:
+        by_reals = any(y.dtype == REAL for y in x.operands)
+        if x.op in CHOICES and by_reals and (x.op != "convert" or (x.dtype != REAL and x in counted)):
+            axis = x.attributes.get("axis")
+            if axis is None or x.operands[0].shape[axis] > 1:
+                found.append(x)
+    return found
+
+
+def _behind(roots: Iterable[Node], live: Live) -> set[Node]:
+    """What these are made of, as bools and integers."""
     reached: set[Node] = set()
-    stack = [y for x in live.nodes if x.op == "while" for y in x.regions[0].results]
+    stack = list(roots)
     while stack:
         x = stack.pop()
         if x in reached:

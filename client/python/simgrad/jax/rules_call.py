@@ -13,6 +13,7 @@ import numpy as np
 from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
+from simgrad.jax.rules_random import draws_normally, normals_of
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
 
@@ -20,6 +21,8 @@ _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
 @rule("jit", "pjit", "closed_call", "core_call", "core_closed_call", "remat", "remat2", "checkpoint")
 def _inlined(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     params = equation.params
+    if draws_normally(equation):
+        return normals_of(low, equation, operands)
     return low.jaxpr(params.get("jaxpr") or params["call_jaxpr"], operands)
 
 
@@ -213,14 +216,6 @@ def _plain(x: Value) -> Value:
     while isinstance(x, Node) and x.op == "stop_gradient":
         x = x.operands[0]
     return x
-
-
-@rule("random_wrap", "random_unwrap")
-def _words(low: Lowering, equation: Any, operands: Operands) -> Value:
-    """A random key is its words here, but one that could not be lowered, which has been told."""
-    aval = equation.outvars[0].aval
-    told = equation.primitive.name == "random_unwrap" and operands[0].shape != tuple(aval.shape)
-    return low.placeholder(aval) if told else operands[0]
 
 
 @rule(

@@ -13,7 +13,7 @@ import numpy as np
 
 from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import Lowering, Operands, primitives_of, rule
-from simgrad.jax.node import BOOL, I32, Line, Node, Scope, Value, neutral, same
+from simgrad.jax.node import BOOL, DRAWS, I32, Line, Node, Scope, Value, neutral, same
 
 # What a loop carries changes, or keeps its first value and is no carried value then.
 _Fixed = list[bool]
@@ -333,6 +333,8 @@ def _stays(graph: Graph, x: Node, before: Value, condition: Node, idle: int) -> 
 
 
 def _reads_carried_alone(x: Node, scope: Scope) -> bool:
+    if x.op in DRAWS:
+        return False
     if x.op == "argument":
         return x.attributes["kind"] == "carry" or x.scope is not scope
     if x.op in ("result", "cond", "while", "for"):
@@ -397,7 +399,7 @@ def _cond(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     if chosen is None and not isinstance(index, Node):
         chosen = max(0, min(int(index), len(branches) - 1))
     if chosen is None:
-        chosen = _without_error(low, branches)
+        chosen = _without_error(low, equation, index)
     if chosen is not None:
         return low.jaxpr(branches[chosen], given)
     scopes, made = [], []
@@ -433,14 +435,20 @@ def _choice(graph: Graph, index: Value, branches: int) -> Value:
     return index if index.dtype == BOOL else graph.convert(index, I32)
 
 
-def _without_error(low: Lowering, branches: Sequence[Any]) -> int | None:
-    """Of Equinox's error_if, the branch that goes on."""
+def _without_error(low: Lowering, equation: Any, index: Value) -> int | None:
+    """Of Equinox's error_if, the branch that goes on; the other one ends the run."""
+    graph, branches = low.graph, equation.params["branches"]
     if len(branches) != 2:
         return None
     raising = [_raises(branch) for branch in branches]
     if raising.count(True) != 1:
         return None
-    low.dropped[low.graph.line.text] = "error_if"
+    choice = _choice(graph, index, 2)
+    if choice.dtype != BOOL:
+        choice = graph.compare("ne", choice, np.zeros((), I32))
+    line = low.line_outside("equinox")
+    if not graph.halt(choice if raising[1] else graph.negated(choice), line):
+        low.dropped[line.text] = "error_if"
     return raising.index(False)
 
 

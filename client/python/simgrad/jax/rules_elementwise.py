@@ -7,8 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
-from simgrad.jax.node import BOOL, COMPARISONS, REAL, Value, neutral
+from simgrad.jax.erf_inv import SLOPE, erf_inv, finite_erf_inv
+from simgrad.jax.lowering import FORMATS, Lowering, NotLowered, Operands, rule
+from simgrad.jax.node import BOOL, COMPARISONS, I32, I64, REAL, U32, Node, Value, neutral
 
 # By the name in JAX.
 _UNARY = {
@@ -37,7 +38,14 @@ def _binary(low: Lowering, equation: Any, operands: Operands) -> Value:
 
 @rule("add", "sub", "mul", "add_any")
 def _arithmetic(low: Lowering, equation: Any, operands: Operands) -> Value:
+    drawn = low.above_one.get(operands[0]) if isinstance(operands[0], Node) else None
+    if drawn is not None and equation.primitive.name == "sub" and _is_one(operands[1]):
+        return drawn
     return low.graph.arithmetic(equation.primitive.name.removesuffix("_any"), *operands)
+
+
+def _is_one(x: Value) -> bool:
+    return not isinstance(x, Node) and bool((x == 1).all())
 
 
 @rule("div")
@@ -60,6 +68,18 @@ def _logic(low: Lowering, equation: Any, operands: Operands) -> Value:
     return low.graph.logic(equation.primitive.name, *operands)
 
 
+def shifted_down(low: Lowering, a: Value, count: Value) -> Value:
+    """The bits of a signed integer moved down, zeros behind them."""
+    graph = low.graph
+    if a.dtype == I32:
+        return graph.convert(graph.emit("shr", graph.convert(a, U32), graph.convert(count, U32)), I32)
+    if isinstance(count, Node):
+        raise NotLowered("a logical shift of 64 bits by a computed number of places", "shift by a constant")
+    places = np.clip(count, 1, 63)
+    kept = np.where(count == 0, -1, np.where(places == count, (np.asarray(1, I64) << (64 - places)) - 1, 0))
+    return graph.logic("and", graph.emit("shr", a, count), kept.astype(I64))
+
+
 @rule("shift_left")
 def _shift_left(low: Lowering, equation: Any, operands: Operands) -> Value:
     return low.graph.emit("shl", *operands)
@@ -69,7 +89,7 @@ def _shift_left(low: Lowering, equation: Any, operands: Operands) -> Value:
 def _shift_right(low: Lowering, equation: Any, operands: Operands) -> Value:
     signed = operands[0].dtype.kind == "i"
     if signed and equation.primitive.name == "shift_right_logical":
-        raise NotLowered("a logical shift of a signed integer", "shift an unsigned one")
+        return shifted_down(low, *operands)
     return low.graph.emit("shr", *operands)
 
 
@@ -110,6 +130,23 @@ def _rsqrt(low: Lowering, equation: Any, operands: Operands) -> Value:
     return low.graph.emit("div", np.ones(()), low.graph.emit("sqrt", operands[0]))
 
 
+@rule("erf_inv")
+def _erf_inv(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """With the derivative of the function, not of the polynomials."""
+    graph, x = low.graph, operands[0]
+    if low.draws_normally and isinstance(x, Node):  # no draw of JAX is 1, and none of a narrower format
+        end = graph.below_one()
+        inside = graph.emit("max", graph.emit("min", x, end), graph.emit("neg", end))
+        return low.function(finite_erf_inv, inside)[0]
+    found = low.function(erf_inv, x)[0]
+    if not isinstance(x, Node) or not x.is_active:
+        return found
+    held = graph.emit("stop_gradient", found)
+    slope = low.function(lambda y: SLOPE * jnp.exp(y * y), held)[0]
+    moved = graph.arithmetic("sub", x, graph.emit("stop_gradient", x))
+    return graph.arithmetic("add", held, graph.arithmetic("mul", slope, moved))
+
+
 @rule("clamp")
 def _clamp(low: Lowering, equation: Any, operands: Operands) -> Value:
     lowest, x, highest = operands
@@ -142,15 +179,23 @@ def _select_n(low: Lowering, equation: Any, operands: Operands) -> Value:
 @rule("convert_element_type")
 def _convert(low: Lowering, equation: Any, operands: Operands) -> Value:
     before, after = equation.invars[0].aval.dtype, equation.params["new_dtype"]
-    if neutral(before) == REAL and neutral(after) == REAL and np.dtype(before) != np.dtype(after):
+    narrows = neutral(before) == REAL and neutral(after) == REAL and np.dtype(before) != np.dtype(after)
+    if narrows and (low.options.formats == "erase" or str(np.dtype(after)) not in FORMATS):
         low.erased[low.graph.line.text] = f"{before} to {np.dtype(after)}"
     return low.graph.convert(operands[0], after)
 
 
+# Formats by the bits of exponent and mantissa.
+_FORMAT_OF_BITS = {(11, 52): "f64", (8, 23): "f32", (8, 7): "bf16", (5, 10): "f16"}
+
+
 @rule("reduce_precision")
 def _reduce_precision(low: Lowering, equation: Any, operands: Operands) -> Value:
-    params = equation.params
-    low.erased[low.graph.line.text] = f"{params['exponent_bits']} and {params['mantissa_bits']} bits"
+    exponent, mantissa = equation.params["exponent_bits"], equation.params["mantissa_bits"]
+    name = _FORMAT_OF_BITS.get((exponent, mantissa))
+    if low.options.formats == "keep" and name is not None:
+        return operands[0] if name == "f64" else low.graph.emit("cast", operands[0], format=name)
+    low.erased[low.graph.line.text] = f"{exponent} and {mantissa} bits"
     return operands[0]
 
 

@@ -14,7 +14,7 @@ from typing import Iterable, Mapping
 
 from simgrad.jax.given import Given
 from simgrad.jax.node import Line, Node, Place
-from simgrad.jax.roles import is_test
+from simgrad.jax.roles import CHOICES, is_test
 
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST = 96
@@ -26,7 +26,7 @@ class Site:
 
     Attributes:
       name: as in answers. line: "solver.py:602". text: of the line. function: around it.
-      what: loop or test. kind: of a test termination, event, weight or guard, which is not reported at
+      what: loop, test or choice: of the largest, of an order, of pivots, or of an integer by reals. kind: of a test termination, event, weight or guard, which is not reported at
         the level decisions. operations, elements: how many comparisons it makes.
       scope: JAX's named scopes there.
     """
@@ -59,17 +59,40 @@ def site_names(nodes: Iterable[Node], aliases: Given[str]) -> dict[Place, str]:
     return names
 
 
+def choice_names(choosing: Iterable[Node], aliases: Given[str]) -> dict[Node, str]:
+    """The author's names for lines that choose integers by reals; the server names the others by what they do."""
+    named = ((x, aliases.find(x.line.text)) for x in choosing)
+    return {x: alias for x, alias in named if alias is not None}
+
+
+def halt_names(halts: Iterable[Node], aliases: Given[str]) -> dict[Node, str]:
+    """A name for each halt, after the function that asks for it; `aliases` are the user's, by "file.py:line"."""
+    names: dict[Node, str] = {}
+    for x in halts:
+        name = aliases.find(x.line.text) or f"{_function_name(x.line)}.error"
+        again = sum(y == name or y.startswith(f"{name}.") for y in names.values())
+        names[x] = f"{name}.{again + 1}" if again else name
+    return names
+
+
 def sites_of(
-    nodes: Iterable[Node], names: Mapping[Place, str], kinds: Mapping[Node, str]
+    nodes: Iterable[Node],
+    names: Mapping[Place, str],
+    kinds: Mapping[Node, str],
+    choosing: Iterable[Node] = (),
+    chosen: Mapping[Node, str] | None = None,
 ) -> list[Site]:
-    """One per name and kind, in the order of the program."""
-    found: dict[tuple[str, str, str], list[Node]] = collections.defaultdict(list)
+    """One per name and kind, in the order of the program; choices, whose names lines may share, one per line behind them."""
+    found: dict[tuple[str, str, str, str], list[Node]] = collections.defaultdict(list)
     for x in nodes:
         if is_test(x) or x.op == "while":
             what = "loop" if x.op == "while" else "test"
-            found[(names[x.line.place], what, kinds.get(x, ""))].append(x)
+            found[(names[x.line.place], what, kinds.get(x, ""), "")].append(x)
+    for x in choosing:
+        name = (chosen or {}).get(x, CHOICES[x.op])
+        found[(name, "choice", "", x.line.text)].append(x)
     sites = []
-    for (name, what, kind), ops in found.items():
+    for (name, what, kind, _), ops in found.items():
         line = ops[0].line
         text = linecache.getline(line.path, line.number).strip()
         elements = sum(x.size for x in ops)

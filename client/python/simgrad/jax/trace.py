@@ -47,6 +47,7 @@ class Step:
     Attributes:
       state, constants, observables: the leaves of the state. exports: what else is computed: leaves
         of outputs and of `observe`, and observables that were asked for.
+      halts: what ends a run. Where a cost reads observables at the end there is none: behind a halt they are 0.
     """
 
     lowered: Lowered
@@ -56,6 +57,12 @@ class Step:
     observables: tuple[str, ...]
     following: dict[str, Value]
     exports: dict[str, Value]
+    halts: tuple[Node, ...] = ()
+
+    @property
+    def outputs(self) -> list[Value]:
+        """What the step is computed for."""
+        return [*self.following.values(), *self.exports.values(), *(x.operands[0] for x in self.halts)]
 
 
 def traced(
@@ -123,8 +130,11 @@ def lowered(
     inputs: dict[tuple[str, str], Node] = {}
     operands: list[Value] = []
     for group in groups:
-        for name, example in zip(group.names, group.examples):
+        for name, example, random in zip(group.names, group.examples, group.keys):
             key = (group.kind, name)
+            if random is not None and group.kind != "state" and options.random != "threefry":
+                operands.append(graph.key(example.shape))  # which means nothing
+                continue
             if key in constants:
                 operands.append(known_array(example))
                 continue
@@ -261,11 +271,25 @@ class StepFinder:
     def _classified(
         self, made: Lowered, constants: set[tuple[str, str]], by_costs: tuple[set[str], set[str]]
     ) -> Step:
+        halts = tuple(made.graph.halts)
+        found = self._with_halts(made, constants, by_costs, halts)
+        if not halts or not by_costs[1] & set(found.observables):
+            return found
+        made.lowering.dropped.update((x.line.text, "error_if") for x in halts)
+        return self._with_halts(made, constants, by_costs, ())
+
+    def _with_halts(
+        self,
+        made: Lowered,
+        constants: set[tuple[str, str]],
+        by_costs: tuple[set[str], set[str]],
+        halts: tuple[Node, ...],
+    ) -> Step:
         names = self._state.names
         free = [n for n in names if ("state", n) not in constants]
         outputs = dict(zip(names, made.outputs))
         others = dict(zip(self._other_names, made.outputs[len(names) :]))
-        everything = Live([*(outputs[n] for n in free), *others.values()])
+        everything = Live([*(outputs[n] for n in free), *others.values(), *(x.operands[0] for x in halts)])
         read = {x.attributes["name"] for x in everything.inputs if x.attributes["kind"] == "state"}
         read |= by_costs[0] & set(free)
         if not read:
@@ -276,9 +300,9 @@ class StepFinder:
         exports = {**{n: outputs[n] for n in observables if n in asked}, **others}
         examples = dict(zip(names, self._state.examples))
         following = {n: typed(made.graph, outputs[n], examples[n]) for n in state}
-        live = Live([*following.values(), *exports.values()])
+        live = Live([*following.values(), *exports.values(), *(x.operands[0] for x in halts)])
         fixed = tuple(n for n in names if ("state", n) in constants and n not in state)
-        return Step(made, live, state, fixed, observables, following, exports)
+        return Step(made, live, state, fixed, observables, following, exports, halts)
 
 
 def has_type_of(example: np.ndarray, out: Any) -> bool:

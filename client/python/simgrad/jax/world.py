@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
@@ -17,9 +18,9 @@ from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
 from simgrad.jax.node import Node, Place
 from simgrad.jax.report import Report
-from simgrad.jax.roles import WORDS, is_test, kinds
+from simgrad.jax.roles import CHOICES, WORDS, choosing, is_test, kinds
 from simgrad.jax.roles import roles as roles_of
-from simgrad.jax.sites import site_names, sites_of
+from simgrad.jax.sites import choice_names, halt_names, site_names, sites_of
 from simgrad.jax.trace import (
     Lowered,
     Step,
@@ -150,8 +151,10 @@ class JaxWorld(World):
         program: program_pb2.Program,
         report: Report,
         starts: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        random: str = "threefry",
     ):
         super().__init__(program=program)
+        self._random = random
         self.step = step
         self.starts = starts
         self.groups = groups
@@ -198,8 +201,8 @@ class JaxWorld(World):
         else:
             leaves = group.flat(given)
         found = {}
-        for name, example, leaf in zip(group.names, group.examples, leaves):
-            if leaf is None:
+        for name, example, key, leaf in zip(group.names, group.examples, group.keys, leaves):
+            if leaf is None or (key is not None and self._random == "philox"):
                 continue
             if (kind, name) in self._declared:
                 found[name] = leaf if isinstance(leaf, PerStep) else _array(leaf, example)
@@ -334,44 +337,46 @@ def world(
         or objective.
       tests: the level: decisions, all or loops.
       formats: "erase": formats of reals are the policy's, whatever the step says. "keep": what the step
-        computes in f32 although it is traced in f64 is rounded to f32 as well.
+        computes in f32, bf16 or f16 although it is traced in f64 is rounded there as well.
       custom: "keep": functions with a jax.custom_jvp or custom_vjp have their author's derivative,
         those of JAX itself excepted. "inline": that of the operations that ran.
       kinks: derivatives at ties. "simgrad": those of the server's operations. "jax": those of JAX, for max,
         min, abs and the largest and smallest of an axis; results are the same bits.
-      random: "threefry"; not yet "philox".
+      random: "threefry": what the step draws with a key of its state is what JAX draws in f64. "philox": each place
+        that draws has a draw of the language, by the request's seed and the instance's id; keys mean nothing.
     Errors: JaxWorldError, all of a kind at once, with the lines, also for names in max_iter, sites and roles
-      that stand for nothing; ValueError for other words; NotImplementedError for "not yet".
+      that stand for nothing; ValueError for other words.
     """
-    _refuse_what_is_not_there(tests, formats, custom, kinks, random)
+    _refuse_other_words(tests, formats, custom, kinks, random)
     caps, aliases, given_roles = Given("max_iter", max_iter), Given("sites", sites), Given("roles", roles)
     _refuse_unknown_roles(roles or {})
     options = Options(custom, formats, kinks, random, caps)
+    without_draws = dataclasses.replace(options, random="none") if random == "philox" else options
     examples = {"state": state, "control": control, "params": params, "data": data}
     groups = {k: Group.of(k, x) for k, x in examples.items() if k == "state" or x is not None}
     functions = dict(observe) if isinstance(observe, Mapping) else {}
     wanted = [observe] if isinstance(observe, str) else [] if functions else list(observe)
     costs = _costs(objective or {}, groups)
     start = _Init(init, groups) if init is not None else None
-    varying = start.varying(options) if start else frozenset()
+    varying = start.varying(without_draws) if start else frozenset()
     finder = StepFinder(step, groups, functions, wanted, options, varying)
     all_constants: list[set[tuple[str, str]]] = []
 
     def read_by_costs(constants: set[tuple[str, str]]) -> tuple[set[str], set[str]]:
         all_constants.append(constants)
-        stage = [c.reads(constants, options) for c in costs if c.place == "stage"]
-        terminal = [c.reads(constants, options) for c in costs if c.place == "terminal"]
+        stage = [c.reads(constants, without_draws) for c in costs if c.place == "stage"]
+        terminal = [c.reads(constants, without_draws) for c in costs if c.place == "terminal"]
         return set().union(*stage), set().union(*terminal)
 
     found = finder.find(read_by_costs)
     writer = _Writer(name or _name_of(step), tests, groups, found, aliases, given_roles, kinks)
-    writer.write(costs, start, all_constants[-1], options)
+    writer.write(costs, start, all_constants[-1], without_draws)
     _refuse_unused(caps, aliases, given_roles, found.live.nodes)
     starts = start.run if start else None
-    return JaxWorld(step, groups, found, writer.builder.build(), writer.report(), starts)
+    return JaxWorld(step, groups, found, writer.builder.build(), writer.report(), starts, random)
 
 
-def _refuse_what_is_not_there(
+def _refuse_other_words(
     tests: str, formats: str, custom: str, kinks: str, random: str
 ) -> None:
     allowed = (
@@ -384,8 +389,6 @@ def _refuse_what_is_not_there(
     for option, given, words in allowed:
         if given not in words:
             raise ValueError(f"{option} {given!r}: one of {', '.join(words)}")
-        if given != words[0] and option == "random":
-            raise NotImplementedError(f"{option}={given!r} is not there yet")
 
 
 def _refuse_unknown_roles(roles: Mapping[str, str]) -> None:
@@ -402,7 +405,7 @@ def _refuse_unused(
 ) -> None:
     """Names that stand for nothing in the step or in a cost."""
     loops = _lines(x for x in nodes if x.op == "while")
-    deciding = _lines(x for x in nodes if x.op == "while" or is_test(x))
+    deciding = _lines(x for x in nodes if x.op == "while" or is_test(x) or x.op in CHOICES)
     functions = list(dict.fromkeys(x.line.function for x in nodes if x.line.function))
     problems = [
         Problem("", f"{given.argument} {name!r}: {what}", f"there {'are' if known else 'is'} {_listed(known)}")
@@ -480,6 +483,10 @@ class _Writer:
         self._given_roles = given_roles
         self._start: tuple[str, ...] = ()
         self._names = site_names(found.live.nodes, aliases)
+        self._outputs = found.outputs
+        self._halts = halt_names(found.halts, aliases)
+        self._choosing = choosing(found.live, self._outputs) if level != "loops" else []
+        self._chosen = choice_names(self._choosing, aliases)
         self._inputs: dict[tuple[str, str], Expression] = {}
         self._roles: dict[Node, str] = {}
 
@@ -505,9 +512,9 @@ class _Writer:
 
     def report(self) -> Report:
         found = self._found
-        outputs = [*found.following.values(), *found.exports.values()]
-        sites = sites_of(found.live.nodes, self._names, kinds(found.live, outputs))
-        return Report.of(found, sites, self._start, self._roles)
+        by_kind = kinds(found.live, self._outputs)
+        sites = sites_of(found.live.nodes, self._names, by_kind, self._choosing, self._chosen)
+        return Report.of(found, sites, self._start, self._roles, self._halts)
 
     def _declare(self, used: set[tuple[str, str]]) -> None:
         for kind in GROUPS:
@@ -542,13 +549,15 @@ class _Writer:
 
     def _write_step(self) -> None:
         found = self._found
-        outputs = [*found.following.values(), *found.exports.values()]
-        self._roles = roles_of(found.live, outputs, self._given_roles)
+        self._roles = roles_of(found.live, self._outputs, self._given_roles)
         graph = found.lowered.graph
         emission = Emission(
-            self.builder, found.live, self._inputs, self._roles, self._names, self._kinks
+            self.builder, found.live, self._inputs, self._roles, self._names, self._kinks, self._chosen
         )
         emission.write(graph.root)
+        for halt, name in self._halts.items():
+            with self.builder.lowered_from(halt.line, ""):
+                self.builder.halt(name, emission.value(halt.operands[0]), error=True)
         self.builder.next(**{n: emission.value(x) for n, x in found.following.items()})
         for name, x in found.exports.items():
             self.builder.observe(name, emission.value(x))

@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """Of the thread of a shard: it begins at a server, has a message or an error."""
+    """An event from the thread of a shard: it begins at a server, has a message or an error."""
 
     shard: int
     server: str = ""
@@ -164,7 +164,7 @@ class PooledAnswer:
         return max(min(most), 1)
 
     def _kind_of_work(self) -> bytes:
-        """Of work with the same one, speeds can be compared."""
+        """A digest that is equal for work whose speeds can be compared."""
         spec = self._work.message.spec
         digest = hashlib.sha256(self._work.method.encode())
         digest.update(spec.world.SerializeToString(deterministic=True))
@@ -182,8 +182,8 @@ class PooledAnswer:
         server = self._servers.least_busy()
         if server.info is not None:
             request.check_size(message, message.ByteSize(), server.info.limits.max_request_bytes or 1 << 62)
-        rpc = getattr(server.stub, self._work.method)(
-            message, timeout=self._left(), metadata=self._metadata()
+        rpc = server.send(
+            self._work.method, message, self._call, self._left(), self._metadata()
         )
         with self._condition:
             self._running[-1] = (None, rpc)
@@ -275,11 +275,11 @@ class PooledAnswer:
             size = message.ByteSize()
             limit = server.info.limits.max_request_bytes if server.info is not None else 0
             request.check_size(message, size, limit or size)
-            method = getattr(server.stub, "Vjp" if handle else self._work.method)
+            method = "Vjp" if handle else self._work.method
             sent = request.vjp_request(handle, [message]) if handle else message
             if not handle:
                 self._work.simulated.add(number)
-            rpc = method(sent, timeout=left, metadata=self._metadata())
+            rpc = server.send(method, sent, call, left, self._metadata())
             self._watch(number, call, rpc)
             self._events.put(_Event(number, server=server.target))
             result = None
@@ -298,6 +298,8 @@ class PooledAnswer:
         except grpc.RpcError as error:
             if kept is not None and handle and is_gone(self._shared.error_of(error)):
                 kept.forget(number)
+            elif self._shared.error_of(error).reason == "TENSOR_GONE":
+                pass  # it is given what it lost
             elif server is not None and not self._cancelled:  # else it says nothing of the server
                 refused.append(server.target)
                 self._servers.lost(server, self._kind_of(error, reached))

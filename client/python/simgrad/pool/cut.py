@@ -89,7 +89,7 @@ class Cutter:
         """
         order = np.argsort(self.ids, kind="stable")
         blocks = self.ids[order] >> np.uint64(BLOCK_BITS)
-        # Where the sorted instances may be cut.
+        # The places at which the sorted instances may be cut.
         edges = np.concatenate([[0], np.flatnonzero(blocks[1:] != blocks[:-1]) + 1, [self.instances]])
         goals = np.cumsum(shares)[:-1] / np.sum(shares) * self.instances
         after = np.clip(np.searchsorted(edges, goals), 1, len(edges) - 1)
@@ -121,7 +121,7 @@ class Cutter:
         _copy_fields(whole, part, without=("spec", "weights", "cotangents"))
         if isinstance(part, simgrad_pb2.GradientRequest):
             part.return_tree = True
-            # What is clipped is the merged gradient; a norm that no server allows is for it to refuse.
+            # The merged gradient is clipped, not its parts. A norm that servers refuse is left to them.
             if part.clip_norm > 0.0:
                 part.clip_norm = math.inf
         spec = part.spec

@@ -21,7 +21,7 @@ class KeptShard(NamedTuple):
 
 
 class KeptShards:
-    """What a pool's own handle says: which server keeps which shard of a rollout.
+    """The content of a pool's own handle: which server keeps which shard of a rollout.
 
     The handle is a text that needs nothing of the pool that made it.
     Threads: safe.
@@ -32,7 +32,7 @@ class KeptShards:
 
     @classmethod
     def of(cls, handle: str) -> KeptShards:
-        """What `handle` says; it is not empty."""
+        """Reads a handle, which must not be empty."""
         return cls(KeptShard(*entry) for entry in json.loads(handle))
 
     @property

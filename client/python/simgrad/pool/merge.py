@@ -22,12 +22,12 @@ from simgrad.pool.merge_steps import ForwardMerge, merged_backward
 from simgrad.v1 import diagnostics_pb2, simgrad_pb2
 
 _PHASES = ("forward", "adjoint")
-# What a rollout told, which its reversal does not tell again.
+# Fields that a rollout told and that its reversal does not tell again.
 _OF_THE_ROLLOUT = ("final_state", "path_signatures", "first_events")
 
 
 class _Answer:
-    """What has come of one shard's answer."""
+    """The part of one shard's answer that has come."""
 
     def __init__(self, shard: Shard):
         self.shard = shard
@@ -282,7 +282,7 @@ def _is_of_reversal(kind: str | None, message: Any) -> bool:
 
 
 def _merge_kept(answers: Sequence[_Answer], rollout: simgrad_pb2.RolloutResult) -> None:
-    """What the servers keep, under one handle; for as long as each of them does."""
+    """Puts what the servers keep under one handle, which lives as long as the first of theirs ends."""
     kept = KeptShards(
         KeptShard(a.server, a.shard.instances, a.result.kept.handle) for a in answers
     )

@@ -19,7 +19,7 @@ _KINDS = {
     program_pb2.INPUT_KIND_PARAM: "param",
     program_pb2.INPUT_KIND_CONTROL: "control",
 }
-_COUNTED = re.compile(r"(\d+)( (?:cotangents overflowed|runs of loop) .*)", re.DOTALL)
+_COUNTED = re.compile(r"(\d+)( (?:cotangents overflowed|runs of loop|solves at) .*)", re.DOTALL)
 _SKIPPED = "the gradient is skipped: "
 IsPerInstance = Callable[[int, str], bool]  # by kind and name
 
@@ -76,6 +76,7 @@ def merged_gradient(
         state = answers[0].loss_scale_state
         is_clean = not result.skipped and (state.mode == "torch" or _are_finite(result))
         result.loss_scale_state.CopyFrom(next_state(scaler.dynamic, state, is_clean))
+    _merge_solves(answers, result)
     for warning in _merged_warnings([list(a.warnings) for a in answers], result.skipped):
         result.warnings.append(warning)
     return result
@@ -115,6 +116,23 @@ def _merge_counts(
     target.largest = max(e.largest for e in entries)
     if target.connected == 0:
         target.gated_by = ", ".join(dict.fromkeys(e.gated_by for e in entries if e.gated_by))
+
+
+def _merge_solves(
+    answers: Iterable[simgrad_pb2.GradientResult], target: simgrad_pb2.GradientResult
+) -> None:
+    merged_solves: dict[str, simgrad_pb2.AdjointSolves] = {}
+    for solves in (s for answer in answers for s in answer.adjoint_solves):
+        known = merged_solves.get(solves.site)
+        if known is None:
+            merged_solves[solves.site] = target.adjoint_solves.add()
+            merged_solves[solves.site].CopyFrom(solves)
+            continue
+        known.solves += solves.solves
+        known.turns += solves.turns
+        known.capped += solves.capped
+        known.most_turns = max(known.most_turns, solves.most_turns)
+        known.residual = float(np.maximum(known.residual, solves.residual))
 
 
 def _nodes(part: Part, entry: simgrad_pb2.InputGradient, name: str) -> Iterable[Node]:

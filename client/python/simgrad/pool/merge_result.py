@@ -18,7 +18,7 @@ MAX_CERTIFICATES = 16
 
 @dataclass
 class Part:
-    """What one server answered for one shard."""
+    """The answer of one server for one shard."""
 
     shard: Shard
     result: Any  # RolloutResult or GradientResult

@@ -1,4 +1,4 @@
-"""What happened at each step, of several servers, as of one.
+"""Merges the steps of several servers into those of one.
 
 Counts add, extremes and margins are those of the smallest instance id among ties, as
 sim/diagnostics/diagnostics.h joins the parts of one server. Arrays have the steps as their first axis.
@@ -18,6 +18,7 @@ from simgrad.diagnostics import (
     REASONS,
     STATE_COLUMNS,
     TERMINATION_COLUMNS,
+    addition_counts,
 )
 from simgrad.v1 import diagnostics_pb2
 
@@ -46,6 +47,14 @@ def add_ranges(blocks: Iterable[Any], target: Any) -> None:
             of_role[1] += entry.overflows
     for role, (underflows, overflows) in sums.items():
         target.ranges.add(role=role, underflows=underflows, overflows=overflows)
+
+
+def add_absorption(blocks: Iterable[Any], target: diagnostics_pb2.DiagnosticsBlock) -> None:
+    """Additions into states, summed over blocks."""
+    for (state, role, label), (additions, absorbed) in addition_counts(blocks).items():
+        target.absorption.add(
+            state=state, role=role, label=label, additions=additions, absorbed=absorbed
+        )
 
 
 def _arrays(message: Any, dtypes: Mapping[str, Any]) -> Columns:
@@ -191,7 +200,7 @@ class ForwardMerge:
         self._is_over = False
 
     def begin(self, steps: int) -> None:
-        """What the header says: how many steps there are in all."""
+        """Takes from the header how many steps there are in all."""
         self._total = steps
 
     def restart(self, shard: int) -> None:
@@ -216,6 +225,7 @@ class ForwardMerge:
         if self._is_over:
             # They belong to all steps since the last ones, and servers count them at different steps.
             add_ranges((b for shard in self._shards for b in shard.blocks), block)
+            add_absorption((b for shard in self._shards for b in shard.blocks), block)
             self._shards = []
         return block
 

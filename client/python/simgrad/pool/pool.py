@@ -18,6 +18,7 @@ from simgrad.pool.servers import Servers, Targets
 from simgrad.program_lines import add_line
 from simgrad.repeating import Call
 from simgrad.retry import Retry, policy_of
+from simgrad.uploads import least_of
 from simgrad.v1 import simgrad_pb2
 from simgrad.world import World
 
@@ -53,6 +54,7 @@ class Pool(Client):
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         credentials: grpc.ChannelCredentials | None = None,
         token: str | Callable[[], str] | None = None,
+        upload: str | bool | int = "auto",
         retry: Retry | bool = True,
         most_instances: int | None = None,
     ):
@@ -67,6 +69,7 @@ class Pool(Client):
             targets,
             lambda target, host: connect(target, credentials, max_message_bytes, host=host),
             self._repeating.clock,
+            least_of(upload),
         )
         self._stub = _AnyServer(self)
 
@@ -77,7 +80,7 @@ class Pool(Client):
     def info(
         self, *, timeout: float | None = None, retry: Retry | bool | None = None
     ) -> simgrad_pb2.ServerInfo:
-        """What the servers have in common: devices of all of them, the smallest of each limit."""
+        """The servers as one: the devices of all of them, the smallest of each limit."""
         infos = list(self.infos(timeout=timeout, retry=retry).values())
         merged = simgrad_pb2.ServerInfo()
         merged.CopyFrom(infos[0])
@@ -91,7 +94,7 @@ class Pool(Client):
     def infos(
         self, *, timeout: float | None = None, retry: Retry | bool | None = None
     ) -> dict[str, simgrad_pb2.ServerInfo]:
-        """What each server that can be reached says of itself, by target."""
+        """The information of each server that can be reached, by target."""
         with self._new_call(timeout, retry, simgrad_pb2.GetServerInfoRequest()) as call:
             while True:
                 left = call.begin()
@@ -166,6 +169,10 @@ class Pool(Client):
         kept.handle = shards.handle
         return found
 
+    def _send(self, method: Any, message: Any, call: Call, left: float) -> Any:
+        """At any server."""
+        return method(message, call, left, self._metadata())
+
     def _check_size(
         self, message: Any, timeout: float | None, retry: Retry | bool | None = None
     ) -> None:
@@ -179,12 +186,12 @@ class _Method:
         self._pool = pool
         self.name = name
 
-    def __call__(self, message: Any, timeout: float, metadata: Any) -> Any:
+    def __call__(self, message: Any, call: Call, left: float, metadata: Any) -> Any:
         servers = self._pool._servers
         server = servers.least_busy()
         servers.began(server)
         try:
-            return getattr(server.stub, self.name)(message, timeout=timeout, metadata=metadata)
+            return server.send(self.name, message, call, left, metadata)
         except grpc.RpcError as error:
             servers.lost(server, kind_of(self._pool._error(error), Reached()))
             raise

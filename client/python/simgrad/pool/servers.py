@@ -1,4 +1,4 @@
-"""The servers of a pool: who is there, who can be reached, and how fast each is."""
+"""The servers of a pool: which there are, which can be reached, and how fast each is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from simgrad import errors
 from simgrad.clock import Clock
 from simgrad.failure import Kind
 from simgrad.pool.merge import refuse_mixed
+from simgrad.repeating import Call
+from simgrad.uploads import Uploads
 from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 
 DNS = "dns:///"
@@ -24,7 +26,7 @@ _DEFAULT_PORT = 8001
 _DOWN_SECONDS = 1.0  # for which a server that was not reached is asked last
 _FRESH_SECONDS = 5.0  # for which addresses are not looked up again
 _INFO_SECONDS = 5.0  # in which a server says what it is
-# What a GPU counts for beside one thread of a CPU, until both have been measured.
+# A GPU counts as so many threads of a CPU until both have been measured.
 _THREADS_OF_GPU = 256
 _MAX_RATES = 256  # kinds of work whose speed is kept
 
@@ -55,24 +57,35 @@ class Server:
     """One server of a pool.
 
     Attributes:
+      uploads: sends requests to it.
       info: what it says of itself; None: it was not asked yet, or was lost since.
       running: requests that this pool has there.
       down_until: when it may be asked again, in seconds of the clock.
       silent: it let the time for an answer pass when it was last asked what it is.
-      asked_aside: it is being asked while nobody waits.
+      asked_aside: it is being asked while no call waits.
     """
 
-    def __init__(self, address: Address, channel: grpc.Channel):
+    def __init__(
+        self, address: Address, channel: grpc.Channel, clock: Clock, least_upload: int | None = None
+    ):
         self.target = address.target
         stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
         self.channel = channel
         self.stub = stub(channel)
+        self.uploads = Uploads(self.stub.Upload, least_upload, clock)
         self.info: simgrad_pb2.ServerInfo | None = None
         self.running = 0
         self.down_until = 0.0
         self.silent = False
         self.asked_aside = False
         self._rates: dict[bytes, float] = {}
+
+    def send(
+        self, method: str, message: Any, call: Call, left: float, metadata: Sequence[tuple[str, str]]
+    ) -> Any:
+        """Calls a method, within `left` seconds."""
+        limits = None if self.info is None else self.info.limits
+        return self.uploads.send(getattr(self.stub, method), message, call, left, metadata, limits)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -123,12 +136,16 @@ class Servers:
     Args:
       targets: one, several, or a function that gives those of the moment. "dns:///name:port" stands for all
         addresses of the name, which is looked up again every few seconds.
+      least_upload: above how many bytes content is uploaded, to each server by itself; None: never.
     Threads: safe.
     """
 
-    def __init__(self, targets: Targets, connect: Connect, clock: Clock):
+    def __init__(
+        self, targets: Targets, connect: Connect, clock: Clock, least_upload: int | None = None
+    ):
         self._connect = connect
         self._clock = clock
+        self._least_upload = least_upload
         self._list = targets if callable(targets) else _fixed(targets)
         self._changes = callable(targets) or any(t.startswith(DNS) for t in self._list())
         self._looked_up: float | None = None
@@ -154,7 +171,7 @@ class Servers:
         unknown = [server for server in candidates if server.info is None]
         awaited = [server for server in unknown if not server.silent]
         if not awaited and len(unknown) == len(candidates):
-            awaited = unknown  # there is nobody else
+            awaited = unknown  # there is no other server
         self._ask_aside([server for server in unknown if server not in awaited], metadata)
         failed = self._ask(awaited, min(timeout, _INFO_SECONDS), metadata)
         there = [server for server in candidates if server.info is not None]
@@ -172,7 +189,7 @@ class Servers:
         now = self._clock.now()
         chosen = min(self.known(), key=lambda s: (s.down_until > now, s.running, -s.down_until))
         with self._lock:
-            # Of equals, the one that was chosen last stands last.
+            # Among equals, the one that was chosen last stands last.
             self._servers[chosen.target] = self._servers.pop(chosen.target)
         return chosen
 
@@ -185,7 +202,7 @@ class Servers:
             server.running -= 1
 
     def lost(self, server: Server, kind: Kind) -> None:
-        """What the failure of a call says of its server."""
+        """Notes what the failure of a call says of its server."""
         if kind in (Kind.UNSENT, Kind.DEPARTED):
             server.info = None  # another one may come in its place
             server.down_until = self._clock.now() + _DOWN_SECONDS
@@ -226,7 +243,10 @@ class Servers:
                     self._servers.pop(target).channel.close()
             for target, address in addresses.items():
                 if target not in self._servers:
-                    self._servers[target] = Server(address, self._connect(target, address.host))
+                    channel = self._connect(target, address.host)
+                    self._servers[target] = Server(
+                        address, channel, self._clock, self._least_upload
+                    )
             self._looked_up = now
 
     def _ask(
@@ -243,7 +263,7 @@ class Servers:
     def _ask_aside(
         self, servers: Sequence[Server], metadata: Sequence[tuple[str, str]]
     ) -> None:
-        """Asks servers what they are while nobody waits; what they say counts for later requests."""
+        """Asks servers what they are while no call waits; what they say counts for later requests."""
 
         def ask(server: Server) -> None:
             try:

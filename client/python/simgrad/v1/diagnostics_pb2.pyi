@@ -5,6 +5,20 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Absorption(_message.Message):
+    __slots__ = ["absorbed", "additions", "label", "role", "state"]
+    ABSORBED_FIELD_NUMBER: _ClassVar[int]
+    ADDITIONS_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    absorbed: int
+    additions: int
+    label: str
+    role: str
+    state: str
+    def __init__(self, role: _Optional[str] = ..., state: _Optional[str] = ..., label: _Optional[str] = ..., additions: _Optional[int] = ..., absorbed: _Optional[int] = ...) -> None: ...
+
 class BackwardBlock(_message.Message):
     __slots__ = ["exponents", "first_step", "largest", "nonfinite", "ranges", "steps"]
     EXPONENTS_FIELD_NUMBER: _ClassVar[int]
@@ -54,7 +68,8 @@ class BirthCertificate(_message.Message):
     def __init__(self, phase: _Optional[str] = ..., step: _Optional[int] = ..., operation: _Optional[str] = ..., label: _Optional[str] = ..., value: _Optional[str] = ..., site: _Optional[str] = ..., role: _Optional[str] = ..., format: _Optional[str] = ..., instance_id: _Optional[int] = ..., element: _Optional[int] = ..., iteration: _Optional[int] = ..., operands: _Optional[_Iterable[float]] = ..., result: _Optional[float] = ..., non_finite_class: _Optional[str] = ...) -> None: ...
 
 class DiagnosticsBlock(_message.Message):
-    __slots__ = ["events", "first_step", "instance_offset", "instances", "ranges", "sampled_steps", "states", "steps", "terminations"]
+    __slots__ = ["absorption", "events", "first_step", "instance_offset", "instances", "ranges", "sampled_steps", "states", "steps", "terminations"]
+    ABSORPTION_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
     INSTANCES_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +79,7 @@ class DiagnosticsBlock(_message.Message):
     STATES_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     TERMINATIONS_FIELD_NUMBER: _ClassVar[int]
+    absorption: _containers.RepeatedCompositeFieldContainer[Absorption]
     events: _containers.RepeatedCompositeFieldContainer[EventColumns]
     first_step: int
     instance_offset: int
@@ -73,7 +89,7 @@ class DiagnosticsBlock(_message.Message):
     states: _containers.RepeatedCompositeFieldContainer[StateColumns]
     steps: int
     terminations: _containers.RepeatedCompositeFieldContainer[TerminationColumns]
-    def __init__(self, first_step: _Optional[int] = ..., steps: _Optional[int] = ..., terminations: _Optional[_Iterable[_Union[TerminationColumns, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventColumns, _Mapping]]] = ..., sampled_steps: _Optional[_Iterable[int]] = ..., states: _Optional[_Iterable[_Union[StateColumns, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RoleRange, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceColumns, _Mapping]]] = ..., instance_offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, first_step: _Optional[int] = ..., steps: _Optional[int] = ..., terminations: _Optional[_Iterable[_Union[TerminationColumns, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventColumns, _Mapping]]] = ..., sampled_steps: _Optional[_Iterable[int]] = ..., states: _Optional[_Iterable[_Union[StateColumns, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RoleRange, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceColumns, _Mapping]]] = ..., instance_offset: _Optional[int] = ..., absorption: _Optional[_Iterable[_Union[Absorption, _Mapping]]] = ...) -> None: ...
 
 class EventColumns(_message.Message):
     __slots__ = ["changes", "checks", "count", "kind", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "site"]

@@ -13,29 +13,29 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17simgrad/v1/policy.proto\x12\nsimgrad.v1\"e\n\x0bRoleSetting\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\t\x12\x10\n\x08overflow\x18\x02 \x01(\t\x12\r\n\x05order\x18\x03 \x01(\t\x12\x13\n\x0b\x61\x63\x63umulator\x18\x04 \x01(\t\x12\x10\n\x08rounding\x18\x05 \x01(\t\"F\n\x0cRoleOverride\x12\x0c\n\x04role\x18\x01 \x01(\t\x12(\n\x07setting\x18\x02 \x01(\x0b\x32\x17.simgrad.v1.RoleSetting\"F\n\x0cSiteOverride\x12\x0c\n\x04site\x18\x01 \x01(\t\x12(\n\x07setting\x18\x02 \x01(\x0b\x32\x17.simgrad.v1.RoleSetting\"U\n\tLossScale\x12\x0f\n\x05\x66ixed\x18\x01 \x01(\x01H\x00\x12/\n\x07\x64ynamic\x18\x02 \x01(\x0b\x32\x1c.simgrad.v1.DynamicLossScaleH\x00\x42\x06\n\x04mode\"q\n\x10\x44ynamicLossScale\x12\r\n\x05scale\x18\x01 \x01(\x01\x12\r\n\x05\x63lean\x18\x02 \x01(\x03\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12\x0e\n\x06growth\x18\x04 \x01(\x01\x12\x0f\n\x07\x62\x61\x63koff\x18\x05 \x01(\x01\x12\x10\n\x08interval\x18\x06 \x01(\x03\"\xc6\x01\n\x06Policy\x12\x0e\n\x06preset\x18\x01 \x01(\t\x12\'\n\x05roles\x18\x02 \x03(\x0b\x32\x18.simgrad.v1.RoleOverride\x12\'\n\x05sites\x18\x03 \x03(\x0b\x32\x18.simgrad.v1.SiteOverride\x12)\n\nloss_scale\x18\x04 \x01(\x0b\x32\x15.simgrad.v1.LossScale\x12/\n\nnon_finite\x18\x05 \x01(\x0e\x32\x1b.simgrad.v1.NonFinitePolicy\"l\n\x0cResolvedRole\x12\x0c\n\x04role\x18\x01 \x01(\t\x12(\n\x07setting\x18\x02 \x01(\x0b\x32\x17.simgrad.v1.RoleSetting\x12\x11\n\texecution\x18\x03 \x01(\t\x12\x11\n\tguarantee\x18\x04 \x01(\t\"\xb7\x01\n\x0eResolvedPolicy\x12\x0e\n\x06preset\x18\x01 \x01(\t\x12\'\n\x05roles\x18\x02 \x03(\x0b\x32\x18.simgrad.v1.ResolvedRole\x12\'\n\x05sites\x18\x03 \x03(\x0b\x32\x18.simgrad.v1.SiteOverride\x12\x12\n\nloss_scale\x18\x04 \x01(\x01\x12/\n\nnon_finite\x18\x05 \x01(\x0e\x32\x1b.simgrad.v1.NonFinitePolicy*n\n\x0fNonFinitePolicy\x12!\n\x1dNON_FINITE_POLICY_UNSPECIFIED\x10\x00\x12\x1c\n\x18NON_FINITE_POLICY_REPORT\x10\x01\x12\x1a\n\x16NON_FINITE_POLICY_STOP\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17simgrad/v1/policy.proto\x12\nsimgrad.v1\"\x86\x01\n\x0bRoleSetting\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\t\x12\x10\n\x08overflow\x18\x02 \x01(\t\x12\r\n\x05order\x18\x03 \x01(\t\x12\x13\n\x0b\x61\x63\x63umulator\x18\x04 \x01(\t\x12\x10\n\x08rounding\x18\x05 \x01(\t\x12\x10\n\x08products\x18\x06 \x01(\t\x12\r\n\x05scale\x18\n \x01(\t\"F\n\x0cRoleOverride\x12\x0c\n\x04role\x18\x01 \x01(\t\x12(\n\x07setting\x18\x02 \x01(\x0b\x32\x17.simgrad.v1.RoleSetting\"F\n\x0cSiteOverride\x12\x0c\n\x04site\x18\x01 \x01(\t\x12(\n\x07setting\x18\x02 \x01(\x0b\x32\x17.simgrad.v1.RoleSetting\"U\n\tLossScale\x12\x0f\n\x05\x66ixed\x18\x01 \x01(\x01H\x00\x12/\n\x07\x64ynamic\x18\x02 \x01(\x0b\x32\x1c.simgrad.v1.DynamicLossScaleH\x00\x42\x06\n\x04mode\"q\n\x10\x44ynamicLossScale\x12\r\n\x05scale\x18\x01 \x01(\x01\x12\r\n\x05\x63lean\x18\x02 \x01(\x03\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12\x0e\n\x06growth\x18\x04 \x01(\x01\x12\x0f\n\x07\x62\x61\x63koff\x18\x05 \x01(\x01\x12\x10\n\x08interval\x18\x06 \x01(\x03\"\xc6\x01\n\x06Policy\x12\x0e\n\x06preset\x18\x01 \x01(\t\x12\'\n\x05roles\x18\x02 \x03(\x0b\x32\x18.simgrad.v1.RoleOverride\x12\'\n\x05sites\x18\x03 \x03(\x0b\x32\x18.simgrad.v1.SiteOverride\x12)\n\nloss_scale\x18\x04 \x01(\x0b\x32\x15.simgrad.v1.LossScale\x12/\n\nnon_finite\x18\x05 \x01(\x0e\x32\x1b.simgrad.v1.NonFinitePolicy\"l\n\x0cResolvedRole\x12\x0c\n\x04role\x18\x01 \x01(\t\x12(\n\x07setting\x18\x02 \x01(\x0b\x32\x17.simgrad.v1.RoleSetting\x12\x11\n\texecution\x18\x03 \x01(\t\x12\x11\n\tguarantee\x18\x04 \x01(\t\"\xb7\x01\n\x0eResolvedPolicy\x12\x0e\n\x06preset\x18\x01 \x01(\t\x12\'\n\x05roles\x18\x02 \x03(\x0b\x32\x18.simgrad.v1.ResolvedRole\x12\'\n\x05sites\x18\x03 \x03(\x0b\x32\x18.simgrad.v1.SiteOverride\x12\x12\n\nloss_scale\x18\x04 \x01(\x01\x12/\n\nnon_finite\x18\x05 \x01(\x0e\x32\x1b.simgrad.v1.NonFinitePolicy*n\n\x0fNonFinitePolicy\x12!\n\x1dNON_FINITE_POLICY_UNSPECIFIED\x10\x00\x12\x1c\n\x18NON_FINITE_POLICY_REPORT\x10\x01\x12\x1a\n\x16NON_FINITE_POLICY_STOP\x10\x02\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'simgrad.v1.policy_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _NONFINITEPOLICY._serialized_start=985
-  _NONFINITEPOLICY._serialized_end=1095
-  _ROLESETTING._serialized_start=39
-  _ROLESETTING._serialized_end=140
-  _ROLEOVERRIDE._serialized_start=142
-  _ROLEOVERRIDE._serialized_end=212
-  _SITEOVERRIDE._serialized_start=214
-  _SITEOVERRIDE._serialized_end=284
-  _LOSSSCALE._serialized_start=286
-  _LOSSSCALE._serialized_end=371
-  _DYNAMICLOSSSCALE._serialized_start=373
-  _DYNAMICLOSSSCALE._serialized_end=486
-  _POLICY._serialized_start=489
-  _POLICY._serialized_end=687
-  _RESOLVEDROLE._serialized_start=689
-  _RESOLVEDROLE._serialized_end=797
-  _RESOLVEDPOLICY._serialized_start=800
-  _RESOLVEDPOLICY._serialized_end=983
+  _NONFINITEPOLICY._serialized_start=1019
+  _NONFINITEPOLICY._serialized_end=1129
+  _ROLESETTING._serialized_start=40
+  _ROLESETTING._serialized_end=174
+  _ROLEOVERRIDE._serialized_start=176
+  _ROLEOVERRIDE._serialized_end=246
+  _SITEOVERRIDE._serialized_start=248
+  _SITEOVERRIDE._serialized_end=318
+  _LOSSSCALE._serialized_start=320
+  _LOSSSCALE._serialized_end=405
+  _DYNAMICLOSSSCALE._serialized_start=407
+  _DYNAMICLOSSSCALE._serialized_end=520
+  _POLICY._serialized_start=523
+  _POLICY._serialized_end=721
+  _RESOLVEDROLE._serialized_start=723
+  _RESOLVEDROLE._serialized_end=831
+  _RESOLVEDPOLICY._serialized_start=834
+  _RESOLVEDPOLICY._serialized_end=1017
 # @@protoc_insertion_point(module_scope)

@@ -82,18 +82,22 @@ class RoleOverride(_message.Message):
     def __init__(self, role: _Optional[str] = ..., setting: _Optional[_Union[RoleSetting, _Mapping]] = ...) -> None: ...
 
 class RoleSetting(_message.Message):
-    __slots__ = ["accumulator", "format", "order", "overflow", "rounding"]
+    __slots__ = ["accumulator", "format", "order", "overflow", "products", "rounding", "scale"]
     ACCUMULATOR_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    PRODUCTS_FIELD_NUMBER: _ClassVar[int]
     ROUNDING_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
     accumulator: str
     format: str
     order: str
     overflow: str
+    products: str
     rounding: str
-    def __init__(self, format: _Optional[str] = ..., overflow: _Optional[str] = ..., order: _Optional[str] = ..., accumulator: _Optional[str] = ..., rounding: _Optional[str] = ...) -> None: ...
+    scale: str
+    def __init__(self, format: _Optional[str] = ..., overflow: _Optional[str] = ..., order: _Optional[str] = ..., accumulator: _Optional[str] = ..., rounding: _Optional[str] = ..., products: _Optional[str] = ..., scale: _Optional[str] = ...) -> None: ...
 
 class SiteOverride(_message.Message):
     __slots__ = ["setting", "site"]

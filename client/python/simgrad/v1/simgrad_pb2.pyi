@@ -30,6 +30,22 @@ PROGRAM_DETAIL_FINGERPRINT: ProgramDetail
 PROGRAM_DETAIL_TEXT: ProgramDetail
 PROGRAM_DETAIL_UNSPECIFIED: ProgramDetail
 
+class AdjointSolves(_message.Message):
+    __slots__ = ["capped", "most_turns", "residual", "site", "solves", "turns"]
+    CAPPED_FIELD_NUMBER: _ClassVar[int]
+    MOST_TURNS_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    SOLVES_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    capped: int
+    most_turns: int
+    residual: float
+    site: str
+    solves: int
+    turns: int
+    def __init__(self, site: _Optional[str] = ..., solves: _Optional[int] = ..., turns: _Optional[int] = ..., most_turns: _Optional[int] = ..., capped: _Optional[int] = ..., residual: _Optional[float] = ...) -> None: ...
+
 class ConfigSchema(_message.Message):
     __slots__ = ["default_value", "description", "name", "type", "words"]
     DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -220,7 +236,8 @@ class GradientResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[GradientPart, _Mapping]]] = ...) -> None: ...
 
 class GradientResult(_message.Message):
-    __slots__ = ["gradients", "left_out", "loss_scale", "loss_scale_state", "norm", "reused", "rollout", "skipped", "warnings"]
+    __slots__ = ["adjoint_solves", "gradients", "left_out", "loss_scale", "loss_scale_state", "norm", "reused", "rollout", "skipped", "warnings"]
+    ADJOINT_SOLVES_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +247,7 @@ class GradientResult(_message.Message):
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    adjoint_solves: _containers.RepeatedCompositeFieldContainer[AdjointSolves]
     gradients: _containers.RepeatedCompositeFieldContainer[InputGradient]
     left_out: int
     loss_scale: float
@@ -239,19 +257,21 @@ class GradientResult(_message.Message):
     rollout: RolloutResult
     skipped: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ..., norm: _Optional[float] = ...) -> None: ...
+    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ..., norm: _Optional[float] = ..., adjoint_solves: _Optional[_Iterable[_Union[AdjointSolves, _Mapping]]] = ...) -> None: ...
 
 class ImplicitDerivative(_message.Message):
-    __slots__ = ["damping", "max_iter", "solver", "tol"]
+    __slots__ = ["damping", "max_iter", "restart", "solver", "tol"]
     DAMPING_FIELD_NUMBER: _ClassVar[int]
     MAX_ITER_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
     SOLVER_FIELD_NUMBER: _ClassVar[int]
     TOL_FIELD_NUMBER: _ClassVar[int]
     damping: float
     max_iter: int
+    restart: int
     solver: str
     tol: float
-    def __init__(self, solver: _Optional[str] = ..., tol: _Optional[float] = ..., max_iter: _Optional[int] = ..., damping: _Optional[float] = ...) -> None: ...
+    def __init__(self, solver: _Optional[str] = ..., tol: _Optional[float] = ..., max_iter: _Optional[int] = ..., damping: _Optional[float] = ..., restart: _Optional[int] = ...) -> None: ...
 
 class InputGradient(_message.Message):
     __slots__ = ["connected", "gated_by", "gradient", "kind", "largest", "name", "smallest", "tree", "zero"]
@@ -346,7 +366,7 @@ class KeptRun(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["kept_run_seconds", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operands", "max_lowered_operations", "max_lowered_text_bytes", "max_lowered_visits", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_permuted_numbers", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_values"]
+    __slots__ = ["kept_run_seconds", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operands", "max_lowered_operations", "max_lowered_text_bytes", "max_lowered_visits", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_permuted_numbers", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_upload_bytes", "max_uploaded_bytes", "max_values", "uploaded_seconds"]
     KEPT_RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -374,7 +394,10 @@ class Limits(_message.Message):
     MAX_STEP_WORK_FIELD_NUMBER: _ClassVar[int]
     MAX_TOTAL_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOTAL_OPERANDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_UPLOADED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_UPLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_VALUES_FIELD_NUMBER: _ClassVar[int]
+    UPLOADED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     kept_run_seconds: float
     max_depth: int
     max_elements: int
@@ -402,8 +425,11 @@ class Limits(_message.Message):
     max_steps: int
     max_total_elements: int
     max_total_operands: int
+    max_upload_bytes: int
+    max_uploaded_bytes: int
     max_values: int
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ..., max_lowered_text_bytes: _Optional[int] = ..., max_lowered_operands: _Optional[int] = ..., max_lowered_visits: _Optional[int] = ..., max_permuted_numbers: _Optional[int] = ...) -> None: ...
+    uploaded_seconds: float
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ..., max_lowered_text_bytes: _Optional[int] = ..., max_lowered_operands: _Optional[int] = ..., max_lowered_visits: _Optional[int] = ..., max_permuted_numbers: _Optional[int] = ..., max_upload_bytes: _Optional[int] = ..., max_uploaded_bytes: _Optional[int] = ..., uploaded_seconds: _Optional[float] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []
@@ -692,6 +718,24 @@ class TreeNode(_message.Message):
     value: bytes
     def __init__(self, level: _Optional[int] = ..., index: _Optional[int] = ..., value: _Optional[bytes] = ..., dtype: _Optional[_Union[_tensor_pb2.DType, str]] = ...) -> None: ...
 
+class UploadRequest(_message.Message):
+    __slots__ = ["data", "sha256", "size"]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    sha256: bytes
+    size: int
+    def __init__(self, sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class UploadResponse(_message.Message):
+    __slots__ = ["ref", "seconds"]
+    REF_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ref: bytes
+    seconds: float
+    def __init__(self, ref: _Optional[bytes] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class VjpRequest(_message.Message):
     __slots__ = ["clip_norm", "cotangents", "handle", "loops", "reduction", "return_tree", "weights", "wrt"]
     CLIP_NORM_FIELD_NUMBER: _ClassVar[int]
@@ -713,7 +757,7 @@ class VjpRequest(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., cotangents: _Optional[_Iterable[_Union[Cotangent, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., reduction: _Optional[_Union[InstanceReduction, str]] = ..., wrt: _Optional[_Iterable[_Union[InputName, _Mapping]]] = ..., return_tree: bool = ..., loops: _Optional[_Iterable[_Union[LoopDerivative, _Mapping]]] = ..., clip_norm: _Optional[float] = ...) -> None: ...
 
 class World(_message.Message):
-    __slots__ = ["config", "name", "program"]
+    __slots__ = ["config", "name", "program", "program_ref"]
     class ConfigEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -724,10 +768,12 @@ class World(_message.Message):
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_REF_FIELD_NUMBER: _ClassVar[int]
     config: _containers.MessageMap[str, ConfigValue]
     name: str
     program: _program_pb2.Program
-    def __init__(self, name: _Optional[str] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., config: _Optional[_Mapping[str, ConfigValue]] = ...) -> None: ...
+    program_ref: bytes
+    def __init__(self, name: _Optional[str] = ..., program: _Optional[_Union[_program_pb2.Program, _Mapping]] = ..., program_ref: _Optional[bytes] = ..., config: _Optional[_Mapping[str, ConfigValue]] = ...) -> None: ...
 
 class WorldSchema(_message.Message):
     __slots__ = ["config", "description", "event_sites", "inputs", "name", "objectives", "observables", "termination_sites"]

@@ -44,6 +44,11 @@ class SimgradStub(object):
                 request_serializer=simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.SerializeToString,
                 response_deserializer=simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.FromString,
                 )
+        self.Upload = channel.stream_unary(
+                '/simgrad.v1.Simgrad/Upload',
+                request_serializer=simgrad_dot_v1_dot_simgrad__pb2.UploadRequest.SerializeToString,
+                response_deserializer=simgrad_dot_v1_dot_simgrad__pb2.UploadResponse.FromString,
+                )
 
 
 class SimgradServicer(object):
@@ -91,6 +96,15 @@ class SimgradServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Upload(self, request_iterator, context):
+        """Content that later requests of the same caller to the same server name by its SHA-256, instead of
+        sending it: Tensor.ref, World.program_ref. Such a request has the bits and the errors of one that
+        sends it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SimgradServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -123,6 +137,11 @@ def add_SimgradServicer_to_server(servicer, server):
                     servicer.Vjp,
                     request_deserializer=simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.FromString,
                     response_serializer=simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.SerializeToString,
+            ),
+            'Upload': grpc.stream_unary_rpc_method_handler(
+                    servicer.Upload,
+                    request_deserializer=simgrad_dot_v1_dot_simgrad__pb2.UploadRequest.FromString,
+                    response_serializer=simgrad_dot_v1_dot_simgrad__pb2.UploadResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -233,5 +252,22 @@ class Simgrad(object):
         return grpc.experimental.unary_stream(request, target, '/simgrad.v1.Simgrad/Vjp',
             simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.SerializeToString,
             simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Upload(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(request_iterator, target, '/simgrad.v1.Simgrad/Upload',
+            simgrad_dot_v1_dot_simgrad__pb2.UploadRequest.SerializeToString,
+            simgrad_dot_v1_dot_simgrad__pb2.UploadResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -69,6 +69,12 @@ class Pair:
         mine, theirs = self.reference_result.events, self.other_result.events
         return {n: (mine[n].count, theirs[n].count) for n in mine if n in theirs}
 
+    @property
+    def absorption(self) -> dict[str, tuple[float, float]]:
+        """By state, the share of its additions that did nothing in (reference, other)."""
+        mine, theirs = self.reference_result.absorption, self.other_result.absorption
+        return {n: (mine[n].share, theirs[n].share) for n in mine if n in theirs}
+
     def __repr__(self) -> str:
         return "\n".join(str(sentence) for sentence in self.sentences)
 

@@ -26,11 +26,12 @@ class Sentence:
 
 def sentences(pair: Pair) -> list[Sentence]:
     """What is to be said of a pair, the most important first: gradients that became zero in most instances,
-    then where paths part, then the rest."""
+    then where paths part, then states that stand still, then the rest."""
     zeros = _of_zero_gradients(pair)
     most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
     rest = [said for said in zeros if said not in most]
-    said = [*most, *_of_paths(pair), *rest, *_of_gradients(pair), *_of_parts(pair)]
+    still = _of_absorption(pair)
+    said = [*most, *_of_paths(pair), *still, *rest, *_of_gradients(pair), *_of_parts(pair)]
     return said if pair.gradients else [*said, _of_states(pair)]
 
 
@@ -173,6 +174,20 @@ def _of_paths(pair: Pair) -> list[Sentence]:
         text += f", first in instance {pair.forks.first.instance}: {because}"
         facts |= more
     return [_sentence(pair, text + ".", facts)]
+
+
+def _of_absorption(pair: Pair) -> list[Sentence]:
+    """States most of whose additions do nothing, where the reference loses fewer."""
+    said = []
+    for name, (before, now) in pair.absorption.items():
+        if 2 * now <= 1 or now <= before:
+            continue
+        text = (
+            f"In {pair.other} {now:.3g} of the additions into `{name}` are absorbed, so that it stands still "
+            f"where its derivative says that it moves ({before:.3g} in {pair.reference})."
+        )
+        said.append(_sentence(pair, text, {"state": name, "absorbed": now, "reference_absorbed": before}))
+    return said
 
 
 def _of_gradients(pair: Pair) -> list[Sentence]:

@@ -57,10 +57,23 @@ def with_order(policy: Policy, order: str, roles: Iterable[str] = ROLES) -> Poli
 
 def with_rounding(policy: Policy, rounding: str) -> Policy:
     """The policy with one rounding of the casts into every role that has a choice."""
+    fixed = {"tape", "gradient", *(["network"] if _scales_network(policy) else [])}
     for role in ROLES:
-        if role not in ("tape", "gradient"):
+        if role not in fixed:
             policy = policy.role(role, rounding=rounding)
     return policy
+
+
+def _scales_network(policy: Policy) -> bool:
+    """Whether its role network has scale amax, which rounds to nearest even."""
+    message = policy.to_proto()
+    scales = message.preset == "fp8_storage"
+    for role in message.roles:
+        if role.role == "network" and role.setting.format:
+            scales = scales and role.setting.format in ("e4m3", "e5m2")
+        if role.role == "network" and role.setting.scale:
+            scales = role.setting.scale == "amax"
+    return scales
 
 
 def variants_of(

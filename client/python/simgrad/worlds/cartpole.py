@@ -2,8 +2,8 @@
 
 The network reads (x, speed, angle, spin), angle 0 upright, and its one output y pushes with
 limit tanh(y). It is written in role `network`: Policy("f32").role("network", format="bf16") keeps
-weights and layers in bf16 and the cart in f32; sums of a layer are chains of fma in the role's
-accumulator, f32 at least. Steps are semi-implicit Euler's, speeds first.
+weights and layers in bf16 and the cart in f32; format="tf32" rounds what the layers multiply. Sums
+of a layer are chains of fma in the role's accumulator, f32 at least. Steps are semi-implicit Euler's, speeds first.
 
 Units: SI; `length` is half of the pole. Cost: a product of the state with each matrix per step.
 """

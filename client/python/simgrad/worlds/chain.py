@@ -43,7 +43,7 @@ def chain(
         return x - np.concatenate([start, x[:-1]])
 
     def onto(pulls: Any) -> Any:
-        """What springs with these pulls do to each mass: the transpose of `along`."""
+        """The force of springs with these pulls on each mass: the transpose of `along`."""
         return pulls - np.concatenate([pulls[1:], nothing])
 
     def lengths(springs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which pairs of particles may interact, found anew only when a particle has moved far.
+"""A list of the pairs of particles that may interact, made anew only when a particle has moved far.
 
 A list holds the pairs nearer than cutoff + skin. While no particle is farther than skin/2 from where it
 was when the list was made, no pair without an entry is within the cutoff: two particles come closer by
@@ -43,7 +43,7 @@ class AllPairs:
         """test(q), which has one decision per pair."""
         return test(q)
 
-    # What VerletList has:
+    # The methods that VerletList has too:
 
     def states(self, dimensions: int) -> dict[str, State]:
         return {}

@@ -1,5 +1,5 @@
-// What one thread saw in one step, of all its instances; device/join.h joins it with the others of
-// its block.
+// The observations of one thread in one step, over its instances; device/join.h joins them with the
+// others of its block.
 //
 // Maths: docs/semantics.md, "Decisions", "Margins" and "Counters".
 // Errors: none. Threads: tallies are private; EndRun counts in the block's slot by atomics.
@@ -131,7 +131,7 @@ SIMGRAD_HD inline void TellTested(const KernelArgs& args, int site, InstanceTall
   if ((args.flags & kValuesPass) != 0) args.instance_site[site].values[ran.cursor++] = value;
 }
 
-// What a step left, to its cell; ready for the next.
+// Writes the record of a step to its cell, and is ready for the next.
 SIMGRAD_HD inline void TellStep(const KernelArgs& args, int site, int64_t column, int64_t instance,
                                 InstanceTally& ran) {
   if ((args.flags & kRecordInstances) != 0) {

@@ -1,4 +1,4 @@
-// What a thread knows while it runs an instance: what is recorded, the tape, the health.
+// The state of a thread that runs an instance: its records, the tape, the health.
 //
 // A text derives its Instance from this and adds the fields that travel. The functions of a plan are
 // functions of an Instance; the kernels around them stand in kernels.h.
@@ -29,7 +29,7 @@ SIMGRAD_HD inline void FromTapedBits(uint64_t bits, int64_t& x) { x = static_cas
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, uint32_t& x) { x = bits; }
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, bool& x) { x = bits != 0; }
 
-// What the threads of a block share.
+// The memory that threads of a block share.
 template <int kTerminations, int kEvents, int kStates>
 struct BlockShared {
   StepSlot<kTerminations, kEvents, kStates> slots[2];
@@ -45,7 +45,7 @@ inline constexpr uint32_t kLinkUnits = 2;
 SIMGRAD_HD constexpr int AtLeastOne(int n) { return n > 0 ? n : 1; }
 
 template <bool kBlockPerInstance, bool kStopsAtNonFinite, bool kTellsInstances,
-          int kTerminationSites, int kEventSites, int kRealStates>
+          int kTerminationSites, int kEventSites, int kRealStates, int kAdditionSites>
 struct InstanceBase {
   static constexpr bool kBlock = kBlockPerInstance;
   static constexpr bool kStops = kStopsAtNonFinite;
@@ -53,6 +53,7 @@ struct InstanceBase {
   static constexpr int kTerminations = kTerminationSites;
   static constexpr int kEvents = kEventSites;
   static constexpr int kStates = kRealStates;
+  static constexpr int kAdditions = kAdditionSites;
   using Shared = BlockShared<kTerminations, kEvents, kStates>;
 
   const KernelArgs& args;
@@ -68,18 +69,20 @@ struct InstanceBase {
   uint32_t rank = 0;
   int64_t health = -1;
   bool bad = false, bad_input = false;
+  bool sampled = false;  // additions are counted in this step
 
-  // Of a step.
+  // Tallies of a step.
   TerminationTally loop[AtLeastOne(kTerminations)];
   RunTally run[AtLeastOne(kTerminations)];
   EventTally event[AtLeastOne(kEvents)];
   StepSlot<kTerminations, kEvents, kStates>* slot = nullptr;
   BackwardColumn* backward = nullptr;
-  // Of a launch.
+  // Tallies of a launch.
   InstanceTally told[kTells ? AtLeastOne(kTerminations) : 1];
   int64_t first_event[AtLeastOne(kEvents)];
   uint64_t signature = 0;
   RangeTally range[kRoles];
+  AdditionTally addition[AtLeastOne(kAdditions)];
   unsigned long long health_changes = 0;
 
   __device__ InstanceBase(const KernelArgs& given, Shared& of_block, unsigned char* workspace)
@@ -186,12 +189,22 @@ struct InstanceBase {
   __device__ void CountStore(int role, typename precision::Lane<F>::Carrier x) {
     device::CountStore<F>(range[role], x);
   }
-  __device__ void Take(double cotangent, bool present) {
-    if (present) Join(*backward, cotangent);
+  template <class T>
+  __device__ void CountAddition(int site, T x, T y, T stored, uint64_t times) {
+    if (sampled) device::CountAddition(addition[site], x, y, stored, times);
+  }
+  // A cotangent leaves the step: where it is tiny it has underflowed.
+  template <Format F>
+  __device__ void Take(int role, double cotangent, bool present) {
+    if (!present) return;
+    Join(*backward, cotangent);
+    range[role].underflows += cotangent != 0 && IsTiny<F>(cotangent) ? 1 : 0;
   }
   __device__ void FlushRanges() {
     if (args.ranges == nullptr) return;
     for (int role = 0; role < kRoles; ++role) Join(*args.ranges, role, range[role]);
+    if (args.additions == nullptr) return;
+    for (int site = 0; site < kAdditions; ++site) Join(args.additions[site], addition[site]);
   }
 
   // ---- the tape; places are counted in its units ----

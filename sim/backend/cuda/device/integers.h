@@ -120,7 +120,7 @@ struct Natural {
   SIMGRAD_HD static U Neg(U a) { return Sub(0, a); }
   SIMGRAD_HD static U Not(U a) { return a ^ kLargest; }
   SIMGRAD_HD static U Sign(U a) { return a != 0 ? 1 : 0; }
-  // Of every quotient; `by_zero` for a zero divisor.
+  // Every quotient; `by_zero` for a zero divisor.
   SIMGRAD_HD static U Divide(U a, U b, U by_zero) {
     const U quotient = a / (b == 0 ? 1 : b);
     return b == 0 ? by_zero : quotient;

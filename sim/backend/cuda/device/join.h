@@ -14,7 +14,7 @@
 
 namespace simgrad::sim::cuda::device {
 
-// What of a tally is not as it began, in any thread of a warp.
+// The parts of a tally that changed in any thread of a warp.
 enum TallyParts : uint32_t {
   kSomeChecks = 1,
   kSomeNanMargins = 2,
@@ -143,7 +143,7 @@ __device__ inline void JoinKeys(Column& to, const Tally& x) {
   JoinKey(to.ulps, x.ulps);
 }
 
-// What the tape needs for a step: the most of any instance. Most warps find it there already.
+// Raises the tape units of a step to the most of any instance. Most warps find it there already.
 __device__ inline void RaiseTapeUnits(unsigned long long* to, unsigned long long units) {
   const unsigned long long most = WarpMost(units);
   if (IsFirstOfWarp() && most > *static_cast<volatile unsigned long long*>(to)) atomicMax(to, most);
@@ -170,6 +170,13 @@ __device__ inline void Join(RangeColumn& to, int role, const RangeTally& x) {
   if (x.overflows != 0) {
     atomicAdd(&to.overflows[role], static_cast<unsigned long long>(x.overflows));
   }
+}
+
+__device__ inline void Join(AdditionColumn& to, const AdditionTally& x) {
+  if (x.additions != 0) {
+    atomicAdd(&to.additions, static_cast<unsigned long long>(x.additions));
+  }
+  if (x.absorbed != 0) atomicAdd(&to.absorbed, static_cast<unsigned long long>(x.absorbed));
 }
 
 // The columns of one step of one block.

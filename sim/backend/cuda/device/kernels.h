@@ -53,7 +53,7 @@ __device__ inline void StartKernel(I& self) {
   });
 }
 
-// What the threads of the block saw in a step.
+// Joins the observations of the block's threads in a step.
 template <class I>
 __device__ inline void JoinStep(I& self, int64_t column, int64_t sample, bool first_pass) {
   auto& slot = *self.slot;
@@ -85,6 +85,8 @@ __device__ inline void ForwardKernel(I& self) {
     for (int64_t column = 0; column < args.count; ++column) {
       self.t = self.read_time = args.first_step + column;
       self.slot = &self.shared.slots[column & 1];
+      self.sampled =
+          (args.stride > 0 && (self.t + 1) % args.stride == 0) || self.t + 1 == args.steps;
       self.BeginStep();
       unsigned long long units = 0;
       if (self.Runs()) {
@@ -97,10 +99,8 @@ __device__ inline void ForwardKernel(I& self) {
       if (writes) self.WriteTrajectories(column);
       for (int k = 0; k < told; ++k) TellStep(args, k, column, self.instance, self.told[k]);
       if (args.tape_units != nullptr) RaiseTapeUnits(&args.tape_units[self.t], units);
-      const bool sampled =
-          (args.stride > 0 && (self.t + 1) % args.stride == 0) || self.t + 1 == args.steps;
-      if (records) JoinStep(self, column, sampled ? sample : -1, first_pass);
-      sample += sampled ? 1 : 0;
+      if (records) JoinStep(self, column, self.sampled ? sample : -1, first_pass);
+      sample += self.sampled ? 1 : 0;
     }
     if (self.live) self.Store();
     if (records) __syncthreads();  // the slots begin anew with the next instances
@@ -149,6 +149,7 @@ __device__ inline void StartAdjointKernel(I& self) {
     }
     if (self.live) self.StoreReversed();
   });
+  self.FlushRanges();
 }
 
 // Hands the column of a reversed step over to the partials of the block.

@@ -63,7 +63,7 @@ SIMGRAD_HD inline int ExponentOf(double magnitude) {
   return static_cast<int>(field == 2047 ? BitsOf(kLargest) >> 52 : field) - 1023;
 }
 
-// Of a comparison of reals in format F; precision::MarginOf divides by the ulp.
+// The distance of a comparison of reals in format F; precision::MarginOf divides by the ulp.
 template <precision::Format F, class A, class B, class Extra>
 SIMGRAD_HD inline Distance DistanceOf(A a, B b, Extra extra_magnitude) {
   if constexpr (F == precision::Format::kF64) {

@@ -1,4 +1,5 @@
-// Underflow and overflow of a narrowing conversion (RangeCounts in sim/diagnostics/diagnostics.h).
+// Underflow and overflow of a narrowing conversion, and absorption (RangeCounts and AdditionCounts in
+// sim/diagnostics/diagnostics.h).
 //
 // Errors: none. Threads: pure.
 #pragma once
@@ -35,6 +36,19 @@ template <Format F>
 SIMGRAD_HD inline void CountStore(RangeTally& tally, typename Lane<F>::Carrier x) {
   tally.underflows += x != 0 && IsTiny<F>(static_cast<double>(x)) ? 1 : 0;
   tally.overflows += x == x && !precision::IsFinite(x) ? 1 : 0;
+}
+
+struct AdditionTally {
+  uint64_t additions = 0;
+  uint64_t absorbed = 0;
+};
+
+// x + y became `stored`, in the format of the state (AdditionCounts::Note).
+template <class T>
+SIMGRAD_HD inline void CountAddition(AdditionTally& tally, T x, T y, T stored, uint64_t times) {
+  if (!precision::IsFinite(x) || !precision::IsFinite(y) || x == 0 || y == 0) return;
+  tally.additions += times;
+  tally.absorbed += stored == x || stored == y ? times : 0;
 }
 
 }  // namespace simgrad::sim::cuda::device

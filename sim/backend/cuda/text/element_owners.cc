@@ -165,6 +165,7 @@ void ElementOwners::Gather(const Statement& s, const SharedLoop* loop, Extents& 
     case Code::kLook:
     case Code::kRange:
     case Code::kStored:
+    case Code::kAbsorbed:
     case Code::kCommit:
     case Code::kTest:
     case Code::kRun:

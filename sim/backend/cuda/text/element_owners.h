@@ -1,4 +1,4 @@
-// Which thread of a block touches which element, and so where the threads have to wait.
+// Finds which thread of a block touches which element, and so where the threads have to wait.
 //
 // With a block per instance, a loop of a plan whose turns may run side by side is shared out: turn k
 // is that of thread k mod block size. All other statements are executed by all threads alike, and
@@ -59,7 +59,7 @@ class ElementOwners {
   bool IsShared(plan::BufferId id) const;
   // The loop to share out that begins with this statement; without a body: there is none.
   SharedLoop ShareOut(const plan::Statement& statement) const;
-  // What a statement touches when all threads come to it, with what it holds.
+  // The accesses of a statement, with all inside it, when all threads come to it.
   Accesses Of(const plan::Statement& statement) const;
   Accesses Of(const std::vector<plan::Statement>& statements) const;
   // Whether the threads have to wait between the two.

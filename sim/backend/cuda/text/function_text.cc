@@ -160,7 +160,7 @@ class Writer {
     constexpr int64_t kAlignment = 16;
     return (buffer.count * ElementBytes(buffer.carrier) + kAlignment - 1) / kAlignment * kAlignment;
   }
-  // What a block declares begins at `used`, and is free again behind it.
+  // Places the arrays that a block declares from `used` on; their memory is free again behind it.
   void PlaceArrays(const std::vector<Statement>& statements, int64_t used) {
     for (const Statement& s : statements) {
       if (s.code == Code::kDeclare && InWorkspace(s.buffer)) {
@@ -178,7 +178,7 @@ class Writer {
     };
     return offsets_[static_cast<size_t>(a)] < end(b) && offsets_[static_cast<size_t>(b)] < end(a);
   }
-  // What was touched where an array now begins counts as touched of the array.
+  // If memory of the array was touched under another name, the array counts as touched.
   void TakeOver(BufferId id) {
     for (const Access& access : touched_) {
       const bool is_array = access.memory >= 0 && access.memory != id &&
@@ -197,7 +197,7 @@ class Writer {
     return Cat("__device__ inline ", &function_ == &plan_.replay ? "int64_t " : "void ", name_,
                "(Instance& self", reverses ? ", [[maybe_unused]] int64_t frame" : "", ")");
   }
-  // What the functions share that this one is cut into.
+  // The struct of values that the pieces of this function share.
   std::string FrameText() {
     if (functions_ == 1) return "";
     TextWriter text;
@@ -520,10 +520,16 @@ class Writer {
                    static_cast<int>(s.role), ", ", Reg(s.operands[0]), ");"));
   }
 
+  void Absorbed(const Statement& s) {
+    text_.Line(Cat(Speaking(), "self.CountAddition(", s.site, ", ", Reg(s.operands[0]), ", ",
+                   Reg(s.operands[1]), ", ", Reg(s.operands[2]), ", ", s.number, ");"));
+  }
+
   void Take(const Statement& s) {
     const std::string say = Speaking();
     if (!options_.records) return;
-    text_.Line(Cat(say, "self.Take(", Reg(s.operands[0]), ", ", Reg(s.operands[1]), ");"));
+    text_.Line(Cat(say, "self.Take<", FormatText(s.format), ">(", static_cast<int>(s.role), ", ",
+                   Reg(s.operands[0]), ", ", Reg(s.operands[1]), ");"));
   }
 
   void Test(const Statement& s) {
@@ -617,6 +623,8 @@ class Writer {
         return Range(s);
       case Code::kStored:
         return Stored(s);
+      case Code::kAbsorbed:
+        return Absorbed(s);
       case Code::kTake:
         return Take(s);
       case Code::kTest:

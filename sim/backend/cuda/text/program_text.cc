@@ -257,7 +257,7 @@ class ProgramText {
            16;
   }
 
-  // What a block has besides what its threads share of records: arrays, then copies of states.
+  // The bytes of the copies of states that a block has beside its records and arrays.
   int64_t CopyBytes() const {
     int64_t bytes = 0;
     for (const plan::Field& f : plan_.fields) {
@@ -291,7 +291,7 @@ class ProgramText {
 
   // ---- the instance ----
 
-  // What of a field is memory of its own; else the thread has it.
+  // Whether a field has memory of its own; otherwise the thread holds it.
   bool InMemory(const Field& f) const { return block_ && f.elements != 1; }
   std::string Memory(int field) const {
     return Cat("static_cast<", TypeOf(fields_[static_cast<size_t>(field)].memory_type),
@@ -521,7 +521,7 @@ class ProgramText {
     }
   }
 
-  // What of the states is sampled, to the slot of the step.
+  // Writes the function that samples states into the slot of the step.
   void SampleText(TextWriter& text) const {
     text.Open("__device__ void Sample()");
     int real = 0;
@@ -626,7 +626,8 @@ class ProgramText {
     text.Open(Cat("struct Instance : InstanceBase<", flag(block_), ", ",
                   flag(numerical_.policy.nonfinite == precision::NonFinite::kStop), ", ",
                   flag(to_.tells_instances), ", ", plan_.terminations.size(), ", ",
-                  plan_.events.size(), ", ", RealStates(program_), ">"));
+                  plan_.events.size(), ", ", RealStates(program_), ", ", plan_.additions.size(),
+                  ">"));
     text.Line("using InstanceBase::InstanceBase;");
     text.Line(Cat("static constexpr bool kHasLast = ", flag(HasLast()), ";"));
     Members(text);

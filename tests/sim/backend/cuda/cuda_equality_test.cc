@@ -96,8 +96,8 @@ std::string Difference(const Observed& expected, const sim::Work& work, const Sh
   return difference ? NameOf(shape) + ": " + *difference : "";
 }
 
-std::string CheckRandomCase(uint64_t seed) {
-  const auto made = sim::equality::MakeCase(seed);
+std::string CheckRandomCase(uint64_t seed, const sim::equality::CaseOptions& options = {}) {
+  const auto made = sim::equality::MakeCase(seed, options);
   if (!made.ok()) return made.status().ToString();
   const std::string story = "run this case alone with SIMGRAD_SEED=" + std::to_string(seed) + ": ";
   const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), made->work);
@@ -117,6 +117,14 @@ TEST(CudaEqualityTest, RandomProgramsGiveTheBitsOfTheReference) {
   ExpectAll(count, [&](size_t k) { return CheckRandomCase(one != 0 ? one : 501 + k); });
   const CompileCounts compiled = CompileCountsSoFar();
   std::cout << compiled.texts << " texts compiled in " << compiled.seconds << " s\n";
+}
+
+TEST(CudaEqualityTest, MatmulGivesTheBitsOfTheReferenceHoweverItReadsAndAdds) {
+  const uint64_t one = FromEnvironment("SIMGRAD_SEED");
+  const size_t count = one != 0 ? 1 : IsLong() ? 60 : 6;
+  ExpectAll(count, [&](size_t k) {
+    return CheckRandomCase(one != 0 ? one : 1 + k, {.multiplies = true});
+  });
 }
 
 // Hundreds of operations on arrays of up to hundreds of elements, one program a mapping; its functions are

@@ -17,6 +17,15 @@ LoopChoice Truncated(int64_t last) {
   return {.site = "loop", .how = How::kTruncated, .last = last};
 }
 
+LoopChoice ByGmres(int64_t restart, double tol = 1e-13, int64_t max_iter = 1000) {
+  return {.site = "loop",
+          .how = How::kImplicit,
+          .solver = Solve::kGmres,
+          .tol = tol,
+          .max_iter = max_iter,
+          .restart = restart};
+}
+
 LoopChoice Implicit(Solve solver, double tol = 1e-12, double damping = 0) {
   return {.site = "loop",
           .how = How::kImplicit,
@@ -31,6 +40,8 @@ struct Answer {
   std::map<std::string, int64_t> connected;
   std::vector<Tensor> states;
   std::vector<Unconverged> unconverged;
+  std::vector<AdjointSolves> solves;
+  std::vector<InstanceHealth> health;
   std::string text;
 };
 
@@ -68,6 +79,8 @@ absl::StatusOr<Answer> Reversed(const std::function<void(Builder&)>& write,
   }
   answer.states = result->final_states;
   answer.unconverged = result->unconverged;
+  answer.solves = result->adjoint_solves;
+  answer.health = result->health;
   return answer;
 }
 
@@ -146,16 +159,18 @@ TEST(Implicit, SolvesForAScalar) {
   ASSERT_TRUE(damped.ok()) << damped.status();
   EXPECT_EQ(damped->gradients.at("p").Get(0), 0.5);
   for (const double damping : {0.0, 1.5}) {
-    const auto iterated =
-        Reversed(Halving(3), {Implicit(Solve::kIteration, 1e-12, damping)}, start);
-    ASSERT_TRUE(iterated.ok()) << iterated.status();
-    EXPECT_NEAR(iterated->gradients.at("p").Get(0), 1.0 / (0.5 + damping), 1e-11);
-    EXPECT_NE(iterated->text.find("site=loop.adjoint"), std::string::npos);
+    for (const Solve solver : {Solve::kIteration, Solve::kGmres}) {
+      const auto solved = Reversed(Halving(3), {Implicit(solver, 1e-12, damping)}, start);
+      ASSERT_TRUE(solved.ok()) << solved.status();
+      EXPECT_NEAR(solved->gradients.at("p").Get(0), 1.0 / (0.5 + damping), 1e-11);
+      EXPECT_EQ(solved->connected.at("x"), 0);
+      EXPECT_NE(solved->text.find("site=loop.adjoint"), std::string::npos);
+    }
   }
 }
 
 TEST(Implicit, OfNoIterationIsTheIdentity) {
-  for (const Solve solver : {Solve::kLu, Solve::kIteration}) {
+  for (const Solve solver : {Solve::kLu, Solve::kIteration, Solve::kGmres}) {
     const auto answer = Reversed(Halving(3), {Implicit(solver)}, {{"x", {-2.0}}});
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_EQ(answer->gradients.at("p").Get(0), 0.0);
@@ -226,6 +241,9 @@ TEST(Implicit, SolversAgreeAndAreTheLimitOfUnrolled) {
   const double by_lu = OfQ(1e-15, {Implicit(Solve::kLu)});
   EXPECT_NEAR(by_lu, exact, 1e-11 * std::abs(exact));
   EXPECT_NEAR(OfQ(1e-15, {Implicit(Solve::kIteration, 1e-14)}), by_lu, 1e-11 * std::abs(exact));
+  for (const int64_t restart : {0, 2, 3, 512}) {
+    EXPECT_NEAR(OfQ(1e-15, {ByGmres(restart)}), by_lu, 1e-11 * std::abs(exact)) << restart;
+  }
   EXPECT_EQ(OfQ(1e-15, {Implicit(Solve::kDefault)}), by_lu);
 }
 
@@ -341,6 +359,182 @@ TEST(Rates, ALooseToleranceCostsEachByItsOwnRate) {
   EXPECT_NEAR(loose.unrolled / tight.unrolled, 8.0 * 8 / 11, 0.8);
 }
 
+// x <- M x + c p, once, from its solution x = 0 at p = 0: by p it changes by (1 - M)^-1 c, however
+// large M is. The objective is the sum of x.
+std::function<void(Builder&)> Once(const std::vector<double>& m, const std::vector<double>& c) {
+  return [=](Builder& b) {
+    const int64_t n = static_cast<int64_t>(c.size());
+    const Var x = b.State("x", {n});
+    const Var p = b.Param("p", {}, 0.0);
+    WhileOptions options;
+    options.site = "loop";
+    options.max_iter = 1;
+    options.cap_order = CapOrder::kCapFirst;
+    const Var matrix = b.LiteralArray(m, {n, n});
+    const Var force = b.LiteralArray(c, {n});
+    const LoopResult loop = b.While(
+        options, {x}, {},
+        [&](const Vars& now, const Vars&) {
+          return LoopTest{b.Reduce(OpCode::kSum, now[0]), b.Literal(-1.0), std::nullopt, {}};
+        },
+        [&](const Vars& now, const Vars&, const Vars&) {
+          const Var column = b.Reshape(now[0], {n, 1});
+          const Var product = b.Reshape(b.Do(OpCode::kMatmul, {matrix, column}), {n});
+          return Vars{product + force * b.Broadcast(p, {n}, {})};
+        });
+    b.SetNext({loop.carried[0]});
+    AddEnd(b);
+  };
+}
+
+struct System {
+  std::vector<double> m, c;
+  std::map<std::string, std::vector<double>> start() const {
+    return {{"x", std::vector<double>(c.size(), 0.0)}, {"p", {0.0}}};
+  }
+};
+
+// Eigenvalues far outside the unit circle, and no symmetry.
+const System kGrowing = {
+    {3, 1, 0, 0, 0, -2, -4, 1, 0, 0, 1, 0, 5, 2, 0, 0, 1, -1, 2, 1, 2, 0, 0, 3, -6},
+    {1, 2, -1, 0.5, 3}};
+
+TEST(Gmres, SolvesWhatDoesNotContract) {
+  const auto by_lu =
+      Reversed(Once(kGrowing.m, kGrowing.c), {Implicit(Solve::kLu)}, kGrowing.start());
+  ASSERT_TRUE(by_lu.ok()) << by_lu.status();
+  const double exact = by_lu->gradients.at("p").Get(0);
+  EXPECT_NEAR(exact, 0.08542713567839195, 1e-15);  // (1 - M)^-1 c by NumPy, added up
+  for (const int64_t restart : {0, 2, 4, 5, 9}) {
+    const auto found = Reversed(Once(kGrowing.m, kGrowing.c), {ByGmres(restart)}, kGrowing.start());
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_NEAR(found->gradients.at("p").Get(0), exact, 1e-11 * std::abs(exact)) << restart;
+    ASSERT_EQ(found->solves.size(), 1u);
+    EXPECT_EQ(found->solves[0].capped, 0u);
+    EXPECT_LE(found->solves[0].residual, 1e-13);
+    // Five numbers, five directions, and a look at what is left.
+    if (restart == 0) {
+      EXPECT_EQ(found->solves[0].turns, 6u);
+    }
+  }
+  const auto iterated =
+      Reversed(Once(kGrowing.m, kGrowing.c), {Implicit(Solve::kIteration, 1e-9)}, kGrowing.start());
+  ASSERT_TRUE(iterated.ok()) << iterated.status();
+  EXPECT_EQ(iterated->solves.at(0).capped, 1u);
+}
+
+// 1 - M turns every vector by a right angle: along A r nothing of r is left behind.
+TEST(Gmres, GoesOnWhereTheResidualStandsStill) {
+  const System turn = {{1, -1, 1, 1}, {1, 3}};
+  const auto by_lu = Reversed(Once(turn.m, turn.c), {Implicit(Solve::kLu)}, turn.start());
+  const auto found = Reversed(Once(turn.m, turn.c), {ByGmres(2)}, turn.start());
+  const auto stuck = Reversed(Once(turn.m, turn.c), {ByGmres(1, 1e-9, 50)}, turn.start());
+  ASSERT_TRUE(by_lu.ok() && found.ok() && stuck.ok());
+  EXPECT_NEAR(found->gradients.at("p").Get(0), by_lu->gradients.at("p").Get(0), 1e-13);
+  EXPECT_EQ(stuck->gradients.at("p").Get(0), 0.0);
+  ASSERT_EQ(stuck->solves.size(), 1u);
+  EXPECT_EQ(stuck->solves[0].turns, 50u);
+  EXPECT_EQ(stuck->solves[0].capped, 1u);
+  EXPECT_EQ(stuck->solves[0].residual, 1.0);
+}
+
+// A singular system has no solution, and a cotangent that is 0 needs no turn.
+TEST(Gmres, OfNoSolutionIsFiniteAndToldAndOfZeroIsZero) {
+  const System none = {{1, 0, 0, 1}, {1, 3}};
+  const auto found = Reversed(Once(none.m, none.c), {ByGmres(2, 1e-9, 7)}, none.start());
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->gradients.at("p").Get(0), 0.0);
+  EXPECT_TRUE(found->health[0].ok);
+  EXPECT_EQ(found->solves.at(0).capped, 1u);
+  const auto unread = [](Builder& b) {
+    Once(kGrowing.m, kGrowing.c)(b);
+    b.program().objectives.clear();
+    b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+      return 0.0 * b.Reduce(OpCode::kSum, states[0]);
+    });
+  };
+  const auto nothing = Reversed(unread, {ByGmres(0)}, kGrowing.start());
+  ASSERT_TRUE(nothing.ok()) << nothing.status();
+  EXPECT_EQ(nothing->gradients.at("p").Get(0), 0.0);
+  EXPECT_EQ(nothing->solves.at(0).solves, 1u);
+  EXPECT_EQ(nothing->solves.at(0).turns, 0u);
+  EXPECT_EQ(nothing->solves.at(0).residual, 0.0);
+}
+
+// The change halves in every turn, from 1/2 on.
+TEST(Told, TurnsCapAndResidualOfTheAdjoint) {
+  const std::map<std::string, std::vector<double>> start = {{"x", {8.0}}};
+  const auto told = [&](double tol, int64_t cap) {
+    LoopChoice choice = Implicit(Solve::kIteration, tol);
+    choice.max_iter = cap;
+    const auto answer = Reversed(Halving(3), {choice}, start);
+    EXPECT_TRUE(answer.ok() && answer->solves.size() == 1) << answer.status();
+    return answer.ok() && answer->solves.size() == 1 ? answer->solves[0] : AdjointSolves();
+  };
+  const AdjointSolves within = told(0x1p-10, 100);
+  EXPECT_EQ(within.site, "loop.adjoint");
+  EXPECT_EQ(within.solves, 1u);
+  EXPECT_EQ(within.turns, 11u);
+  EXPECT_EQ(within.most_turns, 11u);
+  EXPECT_EQ(within.capped, 0u);
+  EXPECT_EQ(within.residual, 0x1p-11);
+  const AdjointSolves last = told(0x1p-10, 11);  // the cap, and within the tolerance
+  EXPECT_EQ(last.turns, 11u);
+  EXPECT_EQ(last.capped, 0u);
+  const AdjointSolves capped = told(0x1p-10, 10);
+  EXPECT_EQ(capped.turns, 10u);
+  EXPECT_EQ(capped.capped, 1u);
+  EXPECT_EQ(capped.residual, 0x1p-10);
+  for (const LoopChoice& quiet : {Implicit(Solve::kLu), Truncated(2)}) {
+    const auto answer = Reversed(Halving(3), {quiet}, start);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_TRUE(answer->solves.empty());
+  }
+}
+
+// Where counts would stand still or overflow, there are none, and no inputs for them.
+TEST(Told, NothingWhereTheRoleOfGradientsIsNarrow) {
+  Builder b("test");
+  Halving(3)(b);
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto told = [&](Format format) {
+    precision::PolicySpec policy = tests::Preset("f64");
+    policy.roles.push_back({"gradient", {.format = format}});
+    AdjointSpec spec{.objective = "end", .wanted = {true, true}};
+    spec.loops = {Implicit(Solve::kIteration)};
+    const auto program = Lower(*world, tests::PolicyOf(policy), "end", spec);
+    EXPECT_TRUE(program.ok()) << program.status();
+    EXPECT_EQ(program->program.inputs.size(), 2 + 2 * program->adjoint->told.size());
+    return program->adjoint->told.size();
+  };
+  EXPECT_EQ(told(Format::kF64), 1u);
+  EXPECT_EQ(told(Format::kF32), 1u);
+  EXPECT_EQ(told(Format::kBf16), 0u);
+  EXPECT_EQ(told(Format::kF16), 0u);
+}
+
+// Forward programs know nothing of it.
+TEST(Told, ChangesNoForwardProgram) {
+  Builder b("test");
+  Halving(3)(b);
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto lowered = [&](const std::vector<LoopChoice>& loops) {
+    AdjointSpec spec{.objective = "end", .wanted = {true, true}};
+    spec.loops = loops;
+    auto program = Lower(*world, tests::PolicyOf(tests::Preset("f32")), "end", spec);
+    EXPECT_TRUE(program.ok()) << program.status();
+    return *std::move(program);
+  };
+  const NumericalProgram plain = lowered({});
+  const NumericalProgram tells = lowered({ByGmres(2)});
+  EXPECT_EQ(plain.forward_fingerprint, tells.forward_fingerprint);
+  EXPECT_NE(plain.fingerprint, tells.fingerprint);
+  EXPECT_NE(tells.text.find(" into data.loop.adjoint largest max"), std::string::npos);
+  EXPECT_EQ(plain.text.find("loop.adjoint"), std::string::npos);
+}
+
 // One accumulation per parameter, however often the solver reverses the iteration.
 TEST(Implicit, OnASiteInALoopSolvesInEveryTurn) {
   const auto world = [](Builder& b) {
@@ -367,11 +561,53 @@ TEST(Implicit, OnASiteInALoopSolvesInEveryTurn) {
     AddEnd(b);
   };
   // 2 p x twice: 4 p^2 x.
-  for (const Solve solver : {Solve::kLu, Solve::kIteration}) {
+  for (const Solve solver : {Solve::kLu, Solve::kIteration, Solve::kGmres}) {
     const auto answer = Reversed(world, {Implicit(solver)}, {{"x", {3.0}}, {"p", {1.5}}});
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_NEAR(answer->gradients.at("p").Get(0), 8 * 1.5 * 3.0, 1e-9);
     EXPECT_NEAR(answer->gradients.at("x").Get(0), 4 * 1.5 * 1.5, 1e-9);
+    if (solver == Solve::kLu) continue;
+    const AdjointSolves& solves = answer->solves.at(0);
+    EXPECT_EQ(solves.solves, 2u);
+    EXPECT_GT(solves.most_turns, 0u);
+    EXPECT_LT(solves.most_turns, solves.turns);
+  }
+}
+
+// y <- y / 2 + q x from 0 inside of x <- y / 4 + p: x = p / (1 - q / 2).
+TEST(Implicit, InsideAnotherAccumulatesOnce) {
+  const auto world = [](Builder& b) {
+    const Var x = b.State("x", {});
+    const Var p = b.Param("p", {}, 3.0);
+    const Var q = b.Param("q", {}, 0.5);
+    const auto turns = [&](const char* site, Var start, const std::function<Var(Var)>& next) {
+      WhileOptions options;
+      options.site = site;
+      options.max_iter = 60;
+      return b
+          .While(
+              options, {start}, {},
+              [&](const Vars& now, const Vars&) {
+                return LoopTest{now[0], b.Literal(-1e9), std::nullopt, {}};
+              },
+              [&](const Vars& now, const Vars&, const Vars&) { return Vars{next(now[0])}; })
+          .carried[0];
+    };
+    b.SetNext({turns("outer", x, [&](Var now) {
+      const Var pushed = q * now;
+      return 0.25 * turns("inner", b.Literal(0.0), [&](Var y) { return 0.5 * y + pushed; }) + p;
+    })});
+    AddEnd(b);
+  };
+  for (const Solve solver : {Solve::kLu, Solve::kIteration, Solve::kGmres}) {
+    LoopChoice outer = Implicit(solver, 1e-13);
+    outer.site = "outer";
+    LoopChoice inner = outer;
+    inner.site = "inner";
+    const auto answer = Reversed(world, {outer, inner}, {{"x", {0.0}}});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_NEAR(answer->gradients.at("p").Get(0), 1 / 0.75, 1e-11);
+    EXPECT_NEAR(answer->gradients.at("q").Get(0), 1.5 / (0.75 * 0.75), 1e-11);
   }
 }
 
@@ -387,6 +623,12 @@ TEST(Choices, ThatDoNotFitAreRefused) {
   EXPECT_EQ(field(Halving(3), {Truncated(0)}), "loops[0].truncated");
   EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, 0.0)}), "loops[0].tol");
   EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, 1e-9, -1.0)}), "loops[0].damping");
+  EXPECT_EQ(field(Halving(3), {ByGmres(-1)}), "loops[0].restart");
+  EXPECT_EQ(field(Halving(3), {ByGmres(513)}), "loops[0].restart");
+  EXPECT_EQ(field(Halving(3), {ByGmres(2, 1e-9, 1)}), "loops[0].max_iter");
+  LoopChoice restarted = ByGmres(2);
+  restarted.solver = Solve::kIteration;
+  EXPECT_EQ(field(Halving(3), {restarted}), "loops[0].restart");
   LoopChoice endless = Implicit(Solve::kLu);
   endless.max_iter = 0;
   EXPECT_EQ(field(Halving(3), {endless}), "loops[0].max_iter");

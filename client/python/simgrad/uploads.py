@@ -1,0 +1,254 @@
+"""Content that one server keeps for this client, so that large constants travel once."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import threading
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
+
+import grpc
+
+from simgrad.clock import Clock
+from simgrad.repeating import Call
+from simgrad.v1 import simgrad_pb2
+
+DEFAULT_LEAST = 1 << 20  # bytes; sending less costs hardly more than asking whether it is there
+_PIECE = 1 << 20  # bytes of one message of an upload, where the server takes so much
+_GLANCE = 4096  # bytes at either end of content that tell it from other content of the same name
+_MOST_KNOWN = 4096  # digests and names that are remembered, of each sort
+
+Metadata = Sequence["tuple[str, str]"]
+
+
+def least_of(upload: Any) -> int | None:
+    """The argument `upload` of a client: from how many bytes on content is uploaded; None: never."""
+    if upload == "auto" or upload is True:
+        return DEFAULT_LEAST
+    if upload is False or upload is None:
+        return None
+    if isinstance(upload, int) and upload > 0:
+        return upload
+    raise ValueError(f'upload {upload!r}: "auto", False, or the bytes above which content is uploaded')
+
+
+class _Part(NamedTuple):
+    """A tensor or the program of a request: what it is called, its content, and what names it instead."""
+
+    name: str
+    content: bytes
+    refer: Callable[[Any, bytes], None]  # in a copy of the request
+
+
+class Uploads:
+    """Sends requests to one server, naming what the server has instead of sending it again.
+
+    What is larger than `least` bytes is uploaded when an input of its name is sent for the first time,
+    and from then on named by its SHA-256. What comes under that name later and is other content is sent
+    whole, as it may be other content each time; it is uploaded when it comes for the third time. A server
+    that has lost content is given it again; what it would not keep is sent whole from then on. Results
+    have the same bits either way.
+
+    Args:
+      upload: the method of the server's stub.
+      least: bytes; None: everything is sent whole.
+    Threads: safe. Cost: a SHA-256 of each large part that is not new, and a copy of the request, for each request.
+    """
+
+    def __init__(self, upload: Callable[..., Any], least: int | None, clock: Clock):
+        self.least = least
+        self._upload = upload
+        self._clock = clock
+        self._names = _Recent()
+        self._glances = _Recent()
+        self._sent = _Recent()  # digests of what was sent, whole or in an upload
+        self._kept = _Recent()  # digests, as the next
+        self._refused = _Recent()
+        self._lock = threading.Lock()
+
+    def send(
+        self,
+        method: Any,
+        message: Any,
+        call: Call,
+        left: float,
+        metadata: Metadata,
+        limits: simgrad_pb2.Limits | None,
+    ) -> Any:
+        """Calls a method, by reference where `call` may and the server of these limits takes it.
+
+        Args:
+          left: seconds for all of it.
+        """
+        end = self._clock.now() + left
+        outgoing = message
+        call.named = False
+        if self.least is not None and call.may_name and limits and limits.max_upload_bytes:
+            outgoing, digests = self._outgoing(message, metadata, limits, end)
+            call.named = bool(digests)
+            call.on_lost = lambda: self._forget(digests)
+        return method(outgoing, timeout=max(end - self._clock.now(), 0.0), metadata=metadata)
+
+    def _outgoing(
+        self, message: Any, metadata: Metadata, limits: simgrad_pb2.Limits, end: float
+    ) -> tuple[Any, list[bytes]]:
+        """The message as it is sent, and what it names."""
+        assert self.least is not None
+        outgoing = message
+        named: list[bytes] = []
+        for part in _parts(message, self.least, limits.max_upload_bytes):
+            digest = self._kept_digest(part, metadata, limits, end)
+            if digest is None:
+                continue
+            if not named:
+                outgoing = type(message)()
+                outgoing.CopyFrom(message)
+            part.refer(outgoing, digest)
+            named.append(digest)
+        return outgoing, named
+
+    def _kept_digest(
+        self, part: _Part, metadata: Metadata, limits: simgrad_pb2.Limits, end: float
+    ) -> bytes | None:
+        """The digest of what the server has, now; uploads what it should have. None: it is sent whole."""
+        # An input that is another one each time is known by its ends, so that it costs no digest.
+        glance = (part.name, len(part.content), part.content[:_GLANCE], part.content[-_GLANCE:])
+        with self._lock:
+            is_first = self._names.add(part.name)
+            is_other = self._glances.add(hash(glance))
+        if is_other and not is_first:
+            return None
+        digest = hashlib.sha256(part.content).digest()
+        with self._lock:
+            if digest in self._kept:
+                return digest
+            is_new = self._sent.add(digest)
+            if digest in self._refused or (is_new and not is_first):
+                return None
+        piece = min(_PIECE, max(limits.max_request_bytes // 2, 1 << 15))
+        try:
+            self._upload(
+                _pieces(digest, part.content, piece),
+                timeout=max(end - self._clock.now(), 0.0),
+                metadata=metadata,
+            )
+        except grpc.RpcError as error:
+            # The request itself, whole, tells the caller what is wrong, if anything is.
+            if error.code() in _REFUSALS:
+                with self._lock:
+                    self._refused.add(digest)
+            return None
+        with self._lock:
+            self._kept.add(digest)
+        return digest
+
+    def _forget(self, digests: Sequence[bytes]) -> None:
+        with self._lock:
+            for digest in digests:
+                self._kept.discard(digest)
+
+
+_REFUSALS = (
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
+
+
+class _Recent:
+    """A set that forgets what was added or asked for longest ago."""
+
+    def __init__(self) -> None:
+        self._items: collections.OrderedDict[Any, None] = collections.OrderedDict()
+
+    def __contains__(self, item: Any) -> bool:
+        if item not in self._items:
+            return False
+        self._items.move_to_end(item)
+        return True
+
+    def add(self, item: Any) -> bool:
+        """Whether it is new."""
+        is_new = item not in self
+        self._items[item] = None
+        if len(self._items) > _MOST_KNOWN:
+            self._items.popitem(last=False)
+        return is_new
+
+    def discard(self, item: Any) -> None:
+        self._items.pop(item, None)
+
+
+def _pieces(digest: bytes, content: bytes, piece: int) -> Iterator[simgrad_pb2.UploadRequest]:
+    first = simgrad_pb2.UploadRequest(sha256=digest, size=len(content), data=content[:piece])
+    yield first
+    for start in range(piece, len(content), piece):
+        yield simgrad_pb2.UploadRequest(data=content[start : start + piece])
+
+
+def _parts(message: Any, least: int, most: int) -> Iterator[_Part]:
+    """The parts of a request that are larger than `least` bytes, and at most `most`."""
+
+    def within(size: int) -> bool:
+        return least < size <= most
+
+    fields = message.DESCRIPTOR.fields_by_name
+    if "spec" in fields:
+        yield from _program(message, _world_of_spec, within)
+        for group in ("initial", "params", "controls", "data"):
+            yield from _tensors(group, message, _group_of_spec(group), within)
+        if message.spec.HasField("path") and within(len(message.spec.path.forced.decisions.inline)):
+            yield _Part("path", message.spec.path.forced.decisions.inline, _refer_path)
+    elif "world" in fields:
+        yield from _program(message, _world, within)
+    for i in range(len(message.cotangents) if "cotangents" in fields else 0):
+        for group in ("final_state", "trajectory"):
+            yield from _tensors(f"cotangent {group}", message, _cotangent(i, group), within)
+
+
+# ---- Where parts stand in a request, and in a copy of it ----
+
+
+def _world(request: Any) -> Any:
+    return request.world
+
+
+def _world_of_spec(request: Any) -> Any:
+    return request.spec.world
+
+
+def _group_of_spec(group: str) -> Callable[[Any], Any]:
+    return lambda request: getattr(request.spec, group)
+
+
+def _cotangent(i: int, group: str) -> Callable[[Any], Any]:
+    return lambda request: getattr(request.cotangents[i], group)
+
+
+def _refer_path(copy: Any, digest: bytes) -> None:
+    copy.spec.path.forced.decisions.ref = digest
+
+
+def _program(
+    request: Any, world_of: Callable[[Any], Any], within: Callable[[int], bool]
+) -> Iterator[_Part]:
+    world = world_of(request)
+    if world.HasField("program") and within(world.program.ByteSize()):
+
+        def refer(copy: Any, digest: bytes) -> None:
+            world_of(copy).program_ref = digest
+
+        # Deterministic: the same program has the same digest the next time.
+        yield _Part("program", world.program.SerializeToString(deterministic=True), refer)
+
+
+def _tensors(
+    name: str, request: Any, group_of: Callable[[Any], Any], within: Callable[[int], bool]
+) -> Iterator[_Part]:
+    for i, named in enumerate(group_of(request)):
+        if within(len(named.tensor.inline)):
+
+            def refer(copy: Any, digest: bytes, i: int = i) -> None:
+                group_of(copy)[i].tensor.ref = digest
+
+            yield _Part(f"{name} {named.name}", named.tensor.inline, refer)

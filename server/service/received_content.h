@@ -1,0 +1,54 @@
+// The messages of an Upload as they come: content in pieces, and what its caller says of it.
+//
+// Errors, as statuses with the field of the message at fault: INVALID_FIELD for a digest that is
+//   none or is not that of the content, a size that is not met or exceeded, what is said twice, a
+//   piece without bytes; LIMIT_EXCEEDED for too much content, or too many pieces.
+// Cost: a copy of each piece; Join hashes all. Threads: one at a time.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace simgrad::server::service {
+
+class ReceivedContent {
+ public:
+  // Of one content: what a client that sends pieces of 64 KiB needs for 1 GiB.
+  static constexpr int64_t kMostMessages = 16384;
+  static constexpr size_t kDigestBytes = 32;
+
+  explicit ReceivedContent(int64_t most_bytes) : most_bytes_(most_bytes) {}
+
+  // Takes the next message. False: it is refused, and no more is wanted.
+  bool Take(grpc::ByteBuffer& message);
+  // Of all messages, as they travelled.
+  int64_t wire_bytes() const { return wire_bytes_; }
+  // Of the content that came.
+  int64_t bytes() const { return bytes_; }
+
+  // Once all messages came: why the content is refused, if it is. Its digest is looked at by Join.
+  absl::Status Check() const;
+  // The whole content; gives up the pieces.
+  absl::StatusOr<std::string> Join();
+  const std::string& digest() const { return digest_; }
+
+ private:
+  absl::Status Add(grpc::ByteBuffer& message);
+
+  const int64_t most_bytes_;
+  absl::Status refused_;
+  int64_t messages_ = 0;
+  int64_t wire_bytes_ = 0;
+  int64_t bytes_ = 0;
+  int64_t size_ = 0;  // that its caller says
+  std::string digest_;
+  std::vector<std::string> pieces_;
+};
+
+}  // namespace simgrad::server::service

@@ -1,0 +1,183 @@
+#include "server/service/references.h"
+
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "server/service/received_content.h"
+#include "server/validation/request_error.h"
+#include "server/validation/tensor_check.h"
+#include "server/validation/wire_check.h"
+#include "sim/program/field_error.h"
+
+namespace simgrad::server::service {
+namespace {
+
+using validation::InvalidField;
+using NamedTensors = google::protobuf::RepeatedPtrField<v1::NamedTensor>;
+
+bool Has(const v1::World& world) { return world.source_case() == v1::World::kProgramRef; }
+bool Has(const v1::Tensor& tensor) { return tensor.content_case() == v1::Tensor::kRef; }
+bool Has(const NamedTensors& tensors) {
+  for (const v1::NamedTensor& named : tensors) {
+    if (Has(named.tensor())) return true;
+  }
+  return false;
+}
+bool Has(const v1::RolloutSpec& spec) {
+  return Has(spec.world()) || Has(spec.initial()) || Has(spec.params()) || Has(spec.controls()) ||
+         Has(spec.data()) || Has(spec.path().forced().decisions());
+}
+bool Has(const google::protobuf::RepeatedPtrField<v1::Cotangent>& cotangents) {
+  for (const v1::Cotangent& cotangent : cotangents) {
+    if (Has(cotangent.final_state()) || Has(cotangent.trajectory())) return true;
+  }
+  return false;
+}
+
+class Resolver {
+ public:
+  Resolver(const ReferenceOptions& options, size_t request_bytes)
+      : options_(options), room_(options.max_request_bytes - static_cast<int64_t>(request_bytes)) {}
+
+  absl::Status Spec(v1::RolloutSpec& spec) {
+    absl::Status status = absl::OkStatus();
+    if (Has(spec.world())) status = World(*spec.mutable_world(), "spec.world");
+    if (status.ok()) status = Tensors(*spec.mutable_initial(), "spec.initial");
+    if (status.ok()) status = Tensors(*spec.mutable_params(), "spec.params");
+    if (status.ok()) status = Tensors(*spec.mutable_controls(), "spec.controls");
+    if (status.ok()) status = Tensors(*spec.mutable_data(), "spec.data");
+    if (!status.ok() || !Has(spec.path().forced().decisions())) return status;
+    return Tensor(*spec.mutable_path()->mutable_forced()->mutable_decisions(),
+                  "spec.path.forced.decisions");
+  }
+
+  absl::Status Cotangents(google::protobuf::RepeatedPtrField<v1::Cotangent>& cotangents) {
+    for (int i = 0; i < cotangents.size(); ++i) {
+      const std::string field = absl::StrCat("cotangents[", i, "]");
+      absl::Status status = Tensors(*cotangents[i].mutable_final_state(), field + ".final_state");
+      if (status.ok()) {
+        status = Tensors(*cotangents[i].mutable_trajectory(), field + ".trajectory");
+      }
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status World(v1::World& world, const std::string& field) {
+    const auto content = Fetch(world.program_ref(), field + ".program_ref");
+    if (!content.ok()) return content.status();
+    const std::string& bytes = **content;
+    google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+    const absl::Status wire = validation::CheckWire<v1::Program>(stream);
+    if (!wire.ok()) return OfProgram(wire, field);
+    v1::Program program;
+    if (!program.ParseFromString(bytes)) {
+      return InvalidField(
+          field + ".program_ref",
+          absl::StrCat("the ", bytes.size(), " bytes that it names are no simgrad.v1.Program"));
+    }
+    *world.mutable_program() = std::move(program);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Tensors(NamedTensors& tensors, const std::string& field) {
+    for (int i = 0; i < tensors.size(); ++i) {
+      if (!Has(tensors[i].tensor())) continue;
+      const absl::Status status =
+          Tensor(*tensors[i].mutable_tensor(), absl::StrCat(field, "[", i, "].tensor"));
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Tensor(v1::Tensor& tensor, const std::string& field) {
+    const auto content = Fetch(tensor.ref(), field + ".ref");
+    if (!content.ok()) return content.status();
+    tensor.set_inline_(**content);
+    // Here, as the caller sent no field `inline` that could be at fault.
+    return validation::CheckTensor(tensor, field, "ref");
+  }
+
+  absl::StatusOr<std::shared_ptr<const std::string>> Fetch(const std::string& digest,
+                                                           const std::string& field) {
+    if (digest.size() != ReceivedContent::kDigestBytes) {
+      return InvalidField(field, absl::StrCat(digest.size(), " bytes, but a SHA-256 has ",
+                                              ReceivedContent::kDigestBytes));
+    }
+    auto content = options_.contents->Find(digest, options_.caller);
+    if (content == nullptr) {
+      return validation::WithReason(
+          sim::InField(field, absl::FailedPreconditionError(
+                                  "no content is kept for this caller under it on this server: it "
+                                  "was never uploaded, has expired or was given up; upload it "
+                                  "again, or send it inline")),
+          "TENSOR_GONE");
+    }
+    const auto bytes = static_cast<int64_t>(content->size());
+    room_ -= bytes;
+    if (room_ < 0) {
+      return validation::LimitExceeded(
+          field, absl::StrCat("the request has ", options_.max_request_bytes - room_,
+                              " bytes with the content that it names up to here; this server's "
+                              "limit is ",
+                              options_.max_request_bytes));
+    }
+    if (options_.take && !options_.take(bytes)) {
+      return sim::InField(field, absl::ResourceExhaustedError(absl::StrCat(
+                                     "there is no memory for the ", bytes,
+                                     " bytes that it names now; try later, or ask for less")));
+    }
+    return content;
+  }
+
+  // A program's fields are named as if it stood in the request.
+  static absl::Status OfProgram(const absl::Status& status, const std::string& field) {
+    const bool is_whole = sim::FieldOf(status) == "request";
+    const std::string reason = validation::ReasonOf(status);
+    if (!is_whole) return validation::WithReason(sim::InField(field + ".program", status), reason);
+    const std::string message(status.message());
+    return validation::WithReason(
+        sim::FieldError(field + ".program_ref", message.substr(message.find(": ") + 2)), reason);
+  }
+
+  const ReferenceOptions& options_;
+  int64_t room_;
+};
+
+}  // namespace
+
+bool HasReferences(const v1::RolloutRequest& request) { return Has(request.spec()); }
+bool HasReferences(const v1::GradientRequest& request) {
+  return Has(request.spec()) || Has(request.cotangents());
+}
+bool HasReferences(const v1::VjpRequest& request) { return Has(request.cotangents()); }
+bool HasReferences(const v1::DescribeProgramRequest& request) { return Has(request.world()); }
+
+absl::Status Resolve(const ReferenceOptions& options, v1::RolloutRequest& request) {
+  if (!HasReferences(request)) return absl::OkStatus();
+  return Resolver(options, request.ByteSizeLong()).Spec(*request.mutable_spec());
+}
+
+absl::Status Resolve(const ReferenceOptions& options, v1::GradientRequest& request) {
+  if (!HasReferences(request)) return absl::OkStatus();
+  Resolver resolver(options, request.ByteSizeLong());
+  const absl::Status status = resolver.Spec(*request.mutable_spec());
+  return status.ok() ? resolver.Cotangents(*request.mutable_cotangents()) : status;
+}
+
+absl::Status Resolve(const ReferenceOptions& options, v1::VjpRequest& request) {
+  if (!HasReferences(request)) return absl::OkStatus();
+  return Resolver(options, request.ByteSizeLong()).Cotangents(*request.mutable_cotangents());
+}
+
+absl::Status Resolve(const ReferenceOptions& options, v1::DescribeProgramRequest& request) {
+  if (!HasReferences(request)) return absl::OkStatus();
+  return Resolver(options, request.ByteSizeLong()).World(*request.mutable_world(), "world");
+}
+
+}  // namespace simgrad::server::service

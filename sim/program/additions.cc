@@ -1,0 +1,119 @@
+#include "sim/program/additions.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "sim/op/op_info.h"
+
+namespace simgrad::sim {
+namespace {
+
+using enum OpCode;
+
+bool IsAddition(const Op& op) { return op.code == kAdd || op.code == kSub || op.code == kFma; }
+
+class Finder {
+ public:
+  explicit Finder(const NumericalProgram& numerical)
+      : program_(numerical.program), made_by_(program_.values.size(), nullptr) {
+    Enter(program_.step);
+  }
+
+  Additions Find() && {
+    const std::vector<int32_t> states = program_.InputsOf(InputKind::kState);
+    for (size_t k = 0; k < states.size(); ++k) {
+      const std::string& state = program_.inputs[static_cast<size_t>(states[k])].name;
+      open_.push_back({program_.step.yields[k], {}});
+      while (!open_.empty()) {
+        Reached next = std::move(open_.back());
+        open_.pop_back();
+        Visit(next, state);
+      }
+    }
+    Number(program_.step);
+    return std::move(found_);
+  }
+
+ private:
+  // A value that becomes a state through these casts, the last one first.
+  struct Reached {
+    ValueId value;
+    std::vector<const Op*> casts;
+  };
+
+  void Enter(const Region& region) {
+    for (const Op& op : region.ops) {
+      for (ValueId id : op.results) {
+        if (id != ValueId::kNone) made_by_[Index(id)] = &op;
+      }
+      if (op.code == kFor) Enter(op.regions[0]);
+    }
+  }
+
+  void Visit(const Reached& reached, const std::string& state) {
+    if (!program_.IsReal(reached.value)) return;
+    const Op* const op = std::exchange(made_by_[Index(reached.value)], nullptr);
+    if (op == nullptr) return;
+    if (IsAddition(*op)) {
+      states_[reached.value] = &state;
+      found_.by_sum[reached.value].casts = {reached.casts.rbegin(), reached.casts.rend()};
+      return;
+    }
+    std::vector<const Op*> casts = reached.casts;
+    std::vector<ValueId> behind = Behind(*op, reached.value);
+    if (op->code == kCast) casts.push_back(op);
+    // The first operand is looked at first.
+    for (auto id = behind.rbegin(); id != behind.rend(); ++id) {
+      if (*id != ValueId::kNone) open_.push_back({*id, casts});
+    }
+  }
+
+  // The operands that are followed.
+  static std::vector<ValueId> Behind(const Op& op, ValueId result) {
+    if (op.code == kSelect) return {op.operands[1], op.operands[2]};
+    if (op.code == kCast && !IsStochastic(op)) return {op.operands[0]};
+    if (op.code == kFor) {
+      const auto at = std::find(op.results.begin(), op.results.end(), result);
+      return {op.regions[0].yields[static_cast<size_t>(at - op.results.begin())]};
+    }
+    const bool hands_on = op.code == kMin || op.code == kMax || op.code == kStopGradient ||
+                          op.code == kUpdate || InfoOf(op.code).op_class == OpClass::kShape;
+    return hands_on ? op.operands : std::vector<ValueId>{};
+  }
+
+  // In the order of the text.
+  void Number(const Region& region) {
+    for (const Op& op : region.ops) {
+      if (op.code == kFor) Number(op.regions[0]);
+      const auto found =
+          op.results.empty() ? found_.by_sum.end() : found_.by_sum.find(op.results[0]);
+      if (found == found_.by_sum.end()) continue;
+      found->second.site = SiteOf(op, *states_.at(found->first));
+    }
+  }
+
+  int32_t SiteOf(const Op& op, const std::string& state) {
+    const int32_t next = static_cast<int32_t>(found_.sites.size());
+    if (found_.sites.size() < kMostAdditionSites) {
+      found_.sites.push_back({state, op.label, op.role});
+      return next;
+    }
+    const auto [others, is_new] = others_.try_emplace(op.role, next);
+    if (is_new) found_.sites.push_back({kOtherAdditions, "", op.role});
+    return others->second;
+  }
+
+  const Program& program_;
+  std::vector<const Op*> made_by_;  // by value; null: by nothing that is followed, or seen already
+  std::vector<Reached> open_;
+  std::unordered_map<ValueId, const std::string*> states_;  // that a sum becomes
+  std::map<Role, int32_t> others_;
+  Additions found_;
+};
+
+}  // namespace
+
+Additions AdditionsOf(const NumericalProgram& program) { return Finder(program).Find(); }
+
+}  // namespace simgrad::sim

@@ -1,0 +1,50 @@
+// The additions that a state is stored from: what absorption is counted of.
+//
+// Maths: x + y is absorbed where the sum, rounded as the state stores it, is x or y although neither is
+//   zero: a step that does nothing, while its derivative is 1. Definition: docs/semantics.md,
+//   "Absorption".
+// Which: every `add`, `sub` and `fma` of reals in `step` that is reached backward from a stored state
+//   through select, min, max, casts, stop_gradient, the operations of shape, concat, update and the
+//   yields of a `for`. What a `while` gives is not followed: its last corrections are absorbed where it
+//   has converged. Nor is what a cast rounds stochastically, which moves in the mean.
+// Threads: pure. Cost: linear in the program.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/program/numerical_program.h"
+
+namespace simgrad::sim {
+
+// Where additions are counted, by place in the text. Programs have few; behind so many of them the
+// others of a role share a site.
+inline constexpr size_t kMostAdditionSites = 64;
+inline constexpr char kOtherAdditions[] = "others";
+struct AdditionSite {
+  std::string state;  // that is stored
+  std::string label;  // of the operation; may be empty
+  Role role = Role::kDynamics;
+};
+
+struct Addition {
+  int32_t site = 0;
+  // Between the sum and the state, in order of execution. They belong to the program.
+  std::vector<const Op*> casts;
+};
+
+struct Additions {
+  std::vector<AdditionSite> sites;
+  std::unordered_map<ValueId, Addition> by_sum;
+  const Addition* Of(ValueId sum) const {
+    const auto found = by_sum.find(sum);
+    return found == by_sum.end() ? nullptr : &found->second;
+  }
+};
+
+// Of a state that is reached along several ways the first counts: states in order, operands in order.
+Additions AdditionsOf(const NumericalProgram& program);
+
+}  // namespace simgrad::sim

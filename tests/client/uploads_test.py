@@ -1,0 +1,207 @@
+"""What a client uploads, names and sends whole, at a server that is told how to answer."""
+
+import hashlib
+
+import grpc
+import numpy as np
+import pytest
+from fake_server import FakeServer, answer, client_of, refuse
+
+import simgrad as sg
+from simgrad import uploads
+from simgrad.uploads import least_of
+from simgrad.v1 import simgrad_pb2
+
+Code = grpc.StatusCode
+WORLD = sg.World("still")
+BIG = np.arange(200_000, dtype=np.float64)[:, None]  # 1.6 MB
+
+
+class Keeper(FakeServer):
+    """Keeps what is uploaded, and what it was asked."""
+
+    def __init__(self, max_upload_bytes=64 << 20):
+        self.limits = simgrad_pb2.Limits(
+            max_request_bytes=64 << 20, max_upload_bytes=max_upload_bytes
+        )
+        self.kept = {}
+        self.uploads = 0
+        self.asked = []
+        self.wrong = lambda request, context: None
+        self.upload = lambda context: None
+        super().__init__()
+
+    def GetServerInfo(self, request, context):
+        return simgrad_pb2.ServerInfo(version="1", limits=self.limits)
+
+    def Upload(self, requests, context):
+        self.uploads += 1
+        self.upload(context)
+        pieces = list(requests)
+        content = b"".join(piece.data for piece in pieces)
+        assert len(content) == pieces[0].size and all(p.data for p in pieces)
+        assert hashlib.sha256(content).digest() == pieces[0].sha256
+        self.kept[pieces[0].sha256] = content
+        return simgrad_pb2.UploadResponse(ref=pieces[0].sha256, seconds=600)
+
+    def Rollout(self, request, context):
+        self.asked.append(request)
+        self.wrong(request, context)
+        ref = request.spec.initial[0].tensor.ref
+        if ref and ref not in self.kept:
+            refuse(context, Code.FAILED_PRECONDITION, "TENSOR_GONE")
+        for part in answer():
+            yield simgrad_pb2.RolloutResponse(parts=[part])
+
+    @property
+    def named(self):
+        """Of each request, whether it named its initial state."""
+        return [bool(r.spec.initial[0].tensor.ref) for r in self.asked]
+
+
+@pytest.fixture
+def keeper():
+    server = Keeper()
+    yield server
+    server.stop()
+
+
+def rollout(client, y=BIG):
+    return client.rollout(WORLD, steps=8, initial={"y": y})
+
+
+def test_what_is_sent_again_and_again_travels_once(keeper):
+    with client_of(keeper.target) as client:
+        for _ in range(3):
+            rollout(client)
+        assert client.retries == 0
+    assert (keeper.uploads, keeper.named) == (1, [True] * 3)
+    assert list(keeper.kept.values()) == [BIG.tobytes()]
+    sent = keeper.asked[0].spec.initial[0]
+    assert list(sent.tensor.shape) == [200_000, 1] and sent.name == "y"
+
+
+def test_an_input_that_is_another_one_each_time_is_sent_whole_until_it_comes_again(keeper):
+    with client_of(keeper.target) as client:
+        for shift in range(4):
+            rollout(client, BIG + shift)
+        assert (keeper.uploads, keeper.named) == (1, [True, False, False, False])
+        for _ in range(3):
+            rollout(client, BIG + 2)
+    assert keeper.named[4:] == [False, True, True]
+    assert keeper.uploads == 2
+    whole = keeper.asked[1].spec.initial[0].tensor.inline
+    assert whole == (BIG + 1).tobytes()
+
+
+def test_content_that_differs_in_its_middle_alone_is_not_mixed_up(keeper):
+    other = BIG.copy()
+    other[100_000] = -1
+    with client_of(keeper.target) as client:
+        for y in (BIG, other, BIG, other, other):
+            rollout(client, y)
+    sent = [
+        keeper.kept.get(r.spec.initial[0].tensor.ref) or r.spec.initial[0].tensor.inline
+        for r in keeper.asked
+    ]
+    assert sent == [y.tobytes() for y in (BIG, other, BIG, other, other)]
+    assert keeper.named == [True, False, True, True, True]
+
+
+def test_what_a_server_lost_is_given_it_again(keeper):
+    with client_of(keeper.target) as client:
+        rollout(client)
+        keeper.kept.clear()
+        result = rollout(client)
+        assert client.retries == 0
+    assert result.tries == 2
+    assert (keeper.uploads, keeper.named) == (2, [True, True, True])
+
+
+def test_a_server_that_loses_everything_at_once_is_sent_the_whole(keeper):
+    keeper.wrong = lambda request, context: keeper.kept.clear()
+    with client_of(keeper.target) as client:
+        rollout(client)
+    assert keeper.named == [True, True, False]
+
+
+def test_the_time_for_all_tries_is_the_calls(keeper):
+    left = []
+
+    with client_of(keeper.target, timeout=100) as client:
+
+        def lose(request, context):
+            left.append(context.time_remaining())
+            client._repeating.clock.time += 30
+            keeper.kept.clear()
+
+        keeper.wrong = lose
+        rollout(client)
+    assert left == pytest.approx([100, 70, 40], abs=9)
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 20])
+def test_a_server_that_takes_no_such_content_is_sent_the_whole(limit):
+    server = Keeper(max_upload_bytes=limit)
+    with client_of(server.target) as client:
+        for _ in range(2):
+            rollout(client)
+    server.stop()
+    assert (server.uploads, server.named) == (0, [False, False])
+
+
+@pytest.mark.parametrize(
+    "options", [{"upload": False}, {"upload": 2_000_000}, {"load_balancing": "round_robin"}]
+)
+def test_nothing_is_uploaded_unless_it_is_wanted(keeper, options):
+    with client_of(keeper.target, **options) as client:
+        for _ in range(2):
+            rollout(client)
+    assert (keeper.uploads, keeper.named) == (0, [False, False])
+
+
+def test_less_may_be_uploaded(keeper):
+    with client_of(keeper.target, upload=100) as client:
+        for _ in range(2):
+            rollout(client, BIG[:20])
+        rollout(client, BIG[:10])
+    assert (keeper.uploads, keeper.named) == (1, [True, True, False])
+
+
+@pytest.mark.parametrize("code", [Code.UNIMPLEMENTED, Code.RESOURCE_EXHAUSTED])
+def test_what_a_server_would_not_keep_is_sent_whole_from_then_on(keeper, code):
+    keeper.upload = lambda context: refuse(context, code, "OUT_OF_MEMORY")
+    with client_of(keeper.target) as client:
+        for _ in range(3):
+            rollout(client)
+    assert (keeper.uploads, keeper.named) == (1, [False] * 3)
+
+
+def test_what_is_wrong_with_a_request_is_said_of_the_whole(keeper):
+    def wrong(request, context):
+        refuse(context, Code.INVALID_ARGUMENT, "INVALID_FIELD", "no such input")
+
+    keeper.wrong = wrong
+    with client_of(keeper.target) as client:
+        with pytest.raises(sg.InvalidArgument, match="no such input"):
+            rollout(client)
+    assert keeper.named == [True, False]
+
+
+def test_the_argument_is_checked():
+    assert least_of("auto") == least_of(True) == 1 << 20
+    assert least_of(False) is None and least_of(5) == 5
+    for wrong in ("always", 0, -1, 1.5):
+        with pytest.raises(ValueError, match="upload"):
+            least_of(wrong)
+    with pytest.raises(ValueError, match="upload"):
+        sg.Client("localhost:1", upload="always")
+
+
+def test_what_is_remembered_is_bounded():
+    some = uploads._Recent()
+    for i in range(3 * uploads._MOST_KNOWN):
+        assert some.add(i)
+        assert 0 in some  # asked for, it stays
+    assert len(some._items) == uploads._MOST_KNOWN
+    assert 1 not in some
