@@ -94,6 +94,8 @@ class CudaRun : public Run {
   Buffer adjoint_fields_;
   Buffer tape_units_;
   Scratch before_, workspace_, tape_, backward_partial_, backward_, ranges_;
+  // In `ranges_`, from the start of the adjoint on. Steps that are run once more for it do not count.
+  RangeColumn* adjoint_ranges_ = nullptr;
   KernelArgs args_ = {};  // what all launches share
   int64_t adjoint_grid_ = 1;
   std::vector<uint64_t> units_;  // by step: what one instance needs at most

@@ -74,13 +74,14 @@ absl::Status CudaRun::StartAdjoint(double seed_scale) {
   args_.seed = precision::RoundTo(program.policy[Role::kObjective].format, seed_scale);
   const absl::StatusOr<void*> ranges = ranges_.Of(*device_, *stream_, sizeof(RangeColumn));
   if (!ranges.ok()) return ranges.status();
-  args_.ranges = static_cast<RangeColumn*>(*ranges);
+  adjoint_ranges_ = static_cast<RangeColumn*>(*ranges);
   if (batch_.instances == 0) return absl::OkStatus();
   const absl::StatusOr<int64_t> grid = GridOf("simgrad_adjoint");
   if (!grid.ok()) return grid.status();
   adjoint_grid_ = *grid;
   KernelArgs args = args_;
   args.first_step = batch_.steps;
+  args.ranges = adjoint_ranges_;
   status = GiveTape(adjoint_grid_, source_->terminal_tape_units, args);
   if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
   if (status.ok()) status = stream_->Fill(args.ranges, 0, sizeof(RangeColumn));
@@ -98,6 +99,7 @@ absl::StatusOr<AdjointChunk> CudaRun::Adjoint(int64_t first, int64_t count) {
   args.first_step = first;
   args.count = count;
   args.blocks = adjoint_grid_;
+  args.ranges = adjoint_ranges_;
   const int64_t column = count * static_cast<int64_t>(sizeof(BackwardColumn));
   const auto partial = backward_partial_.Of(*device_, *stream_, adjoint_grid_ * column);
   if (!partial.ok()) return partial.status();

@@ -90,6 +90,7 @@ void ChooseProducts(Random random, precision::PolicySpec& spec) {
     if (random.Chance(0.6)) {
       change.format = Format::kF32;
       change.is_tf32 = true;
+      change.scale.reset();
       change.rounding = static_cast<CastRounding>(random.Integer(0, 2));
     }
   }
