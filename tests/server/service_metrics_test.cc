@@ -422,7 +422,8 @@ TEST(ServiceMetrics, WhatIsCountedDoesNotDependOnTheDiagnosticsThatAreAskedFor) 
       // Additions are counted at the steps that the caller's stride samples.
       const bool of_samples = name.rfind("simgrad_additions_total", 0) == 0 ||
                               name.rfind("simgrad_absorbed_total", 0) == 0;
-      if (!of_time && !of_samples && value != before.at(name)) moved[name] = value - before.at(name);
+      if (!of_time && !of_samples && value != before.at(name))
+        moved[name] = value - before.at(name);
     }
     return moved;
   };

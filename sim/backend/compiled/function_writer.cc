@@ -711,7 +711,7 @@ class FunctionWriter {
     auto* const type = llvm::FunctionType::get(b_.getInt64Ty(), {pointer}, false);
     Value* const given =
         b_.CreateCall(type, b_.CreateLoad(pointer, ArgumentAt(kPoll)), {made_->getArg(0)});
-    // What was done beyond the last amount counts against the next.
+    // The overdraft of the last amount counts against the next.
     Value* const next = b_.CreateAdd(given, left);
     b_.CreateStore(b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, next, b_.getInt64(0)), fuel_);
     b_.CreateCondBr(b_.CreateICmpSGT(given, b_.getInt64(0)), on, Stopped());
