@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "sim/backend/compiled/function_writer.h"
+#include "sim/backend/compiled/writer_options.h"
 #include "sim/backend/executor.h"
 
 namespace simgrad::sim::compiled {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "sim/backend/compiled/function_writer.h"
 #include "sim/backend/compiled/scalar_module.h"
 #include "sim/backend/compiled/widen.h"
 

@@ -15,9 +15,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "sim/backend/compiled/function_writer.h"
+#include "sim/backend/compiled/group_args.h"
 #include "sim/backend/compiled/machine_code.h"
 #include "sim/backend/compiled/object_code.h"
+#include "sim/backend/compiled/writer_options.h"
 #include "sim/plan/cut.h"
 #include "sim/plan/plan.h"
 

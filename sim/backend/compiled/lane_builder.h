@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/backend/compiled/function_writer.h"
 #include "sim/backend/compiled/widen.h"
+#include "sim/backend/compiled/writer_options.h"
 
 namespace simgrad::sim::compiled {
 

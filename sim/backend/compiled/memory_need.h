@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "sim/backend/compiled/function_writer.h"
 #include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/writer_options.h"
 #include "sim/backend/executor.h"
 #include "sim/plan/plan.h"
 

@@ -2,7 +2,7 @@
 #include "sim/backend/compiled/product_near_zero.h"
 #include "sim/backend/scalars.h"
 
-// Products of the variant of a plan that runs while numbers are near zero (function_writer.h).
+// Products of the variant of a plan that runs while numbers are near zero (writer_options.h).
 SCALAR float mul_near_zero_f32(float a, float b) {
   return simgrad::sim::compiled::ProductNearZero(a, b);
 }
