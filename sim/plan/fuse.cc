@@ -260,7 +260,7 @@ class FunctionFuser {
   }
 
   static std::vector<int64_t> KindOf(const Statement& s, const Summary& summary) {
-    std::vector<int64_t> kind = {summary.has_loop_inside ? 1 : 0};
+    std::vector<int64_t> kind = {summary.has_loop_inside ? 1 : 0, s.invariant ? 1 : 0};
     for (const Statement* nest = &s;; nest = &nest->body[0]) {
       kind.push_back(nest->number);
       if (nest->body.size() != 1 || !IsNest(nest->body[0])) return kind;

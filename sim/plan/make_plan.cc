@@ -4,6 +4,7 @@
 
 #include "precision/hash.h"
 #include "sim/plan/fuse.h"
+#include "sim/plan/invariants.h"
 #include "sim/plan/place.h"
 #include "sim/program/detect.h"
 #include "sim/text.h"
@@ -410,7 +411,8 @@ Plan MakePlan(const NumericalProgram& numerical, Records records, WorkMeter& met
 Plan PlacedPlan(const NumericalProgram& numerical, Records records,
                 const WorkMeter::StopCallback& stop) {
   WorkMeter meter(stop);
-  return Place(Fuse(MakePlan(numerical, records, meter), meter), meter);
+  Plan made = MarkInvariants(MakePlan(numerical, records, meter), numerical.program, meter);
+  return Place(Fuse(std::move(made), meter), meter);
 }
 
 }  // namespace simgrad::sim::plan

@@ -1,5 +1,6 @@
 #include "sim/plan/place.h"
 
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -68,6 +69,8 @@ class FreeBytes {
   int64_t end_ = 0;
 };
 
+constexpr int64_t kAlways = std::numeric_limits<int64_t>::max();
+
 struct Life {
   int64_t first = -1;
   int64_t last = -1;
@@ -97,6 +100,7 @@ class Placer {
         ends.erase(ends.begin());
       }
       function_.buffers[id].offset = free.Take(BytesOfBuffer(id));
+      if (life.last == kAlways) function_.kept = free.end();  // these come first
       ends.emplace(life.last, id);
     }
     function_.workspace = free.end();
@@ -133,11 +137,21 @@ class Placer {
     life.last = std::max(life.last, moment);
   }
 
+  // Invariant loops store for the steps that follow, too.
+  void KeepStored(const std::vector<Statement>& body) {
+    EachStatement(body, [&](const Statement& s) {
+      if (!WritesBuffer(s)) return;
+      const size_t id = static_cast<size_t>(s.buffer);
+      if (declared_[id] == 0 && IsPlaced(function_.buffers[id])) lives_[id] = {0, kAlways};
+    });
+  }
+
   void Block(const std::vector<Statement>& block, int64_t& moment, int64_t depth) {
     for (const Statement& s : block) {
       ++moment;
       if (s.code == Code::kDeclare) declared_[static_cast<size_t>(s.buffer)] = depth;
       if (ReadsBuffer(s) || WritesBuffer(s)) Touch(static_cast<size_t>(s.buffer), moment);
+      if (s.invariant) KeepStored(s.body);
       if (s.body.empty()) continue;
       around_.push_back({moment, {}});
       Block(s.body, moment, depth + 1);

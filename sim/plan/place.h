@@ -2,7 +2,8 @@
 //
 // Maths: a local lives from the first statement that touches it to the last. A loop in between that
 //   is entered and left while it lives counts as a whole. Locals of one element, which executors
-//   keep in registers, need no place unless pieces share them.
+//   keep in registers, need no place unless pieces share them. What invariant loops store lives
+//   always (invariants.h).
 // Units: bytes per lane; places are multiples of 8.
 // Cost: n log n in the locals, linear in statements times the depth of their blocks. Threads: pure.
 #pragma once
@@ -14,7 +15,7 @@
 
 namespace simgrad::sim::plan {
 
-// Sets Buffer::offset and Function::workspace.
+// Sets Buffer::offset, Function::workspace and Function::kept.
 void Place(Function& function);
 Plan Place(Plan plan, WorkMeter& meter);  // throws StopRequested
 inline Plan Place(Plan plan) {

@@ -113,6 +113,7 @@ struct Statement {
   int64_t number = 0;
   // kEach: whether its iterations may run side by side: none reads what another one writes.
   bool parallel = false;
+  bool invariant = false;  // kEach: every step stores the same (invariants.h)
   // kTest, kRun, kDecide: number among the sites of its kind; the magnitude that widens an ulp
   // (sim/program/compared_sum.h); the mask where it happens.
   int32_t site = -1;
@@ -170,7 +171,8 @@ struct Function {
   std::vector<Buffer> buffers;
   std::vector<Statement> statements;
   int64_t workspace =
-      0;  // bytes per lane that its locals of several elements take at most (place.h)
+      0;             // bytes per lane that its locals of several elements take at most (place.h)
+  int64_t kept = 0;  // the first bytes of these: what invariant loops store
   // The place of the step's frame: made in `replay`, given in `reverse`.
   Register frame = kNoRegister;
   // A large function has pieces instead of statements; they run one after the other in one

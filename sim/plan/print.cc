@@ -92,7 +92,7 @@ class Printer {
         return Cat(Name(s.buffer, s.index), " = ", operands);
       case Code::kEach:
         return Cat("each ", Name(s.result), " < ", s.operands.empty() ? Cat(s.number) : operands,
-                   s.parallel ? "" : " in order");
+                   s.parallel ? "" : " in order", s.invariant ? " once" : "");
       case Code::kRepeat:
         return "repeat";
       case Code::kLeave:

@@ -9,8 +9,8 @@ namespace {
 // A member that is added to one of these belongs into the structure too, or it is for people.
 static_assert(sizeof(Statement) == 216);
 static_assert(sizeof(Buffer) == 64);
-static_assert(sizeof(Function) == 144);
-static_assert(sizeof(Plan) == 1344);
+static_assert(sizeof(Function) == 152);
+static_assert(sizeof(Plan) == 1408);
 static_assert(sizeof(RecordedSite) == 32);
 static_assert(sizeof(Field) == 24);
 
@@ -48,6 +48,7 @@ class Writer {
     Add(s.index.moved);
     for (int64_t n : {s.stride, s.number}) Add(n);
     Add(s.parallel);
+    Add(s.invariant);
     Add(s.site);
     for (Register r : {s.extra, s.where, s.iteration, s.element, s.frame}) Add(r);
     Add(s.shared);
@@ -70,6 +71,7 @@ class Writer {
     AddAll(f.buffers);
     AddAll(f.statements);
     Add(f.workspace);
+    Add(f.kept);
     Add(f.frame);
     AddAll(f.pieces);
   }

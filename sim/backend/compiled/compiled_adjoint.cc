@@ -88,8 +88,9 @@ void CompiledRun::LoadSent(Worker& worker, int64_t group, int64_t first, int64_t
   }
 }
 
-void CompiledRun::CallAdjoint(GroupFunction function, Worker& worker, int64_t group,
-                              std::byte* states, int64_t first, int64_t count, int64_t column) {
+void CompiledRun::CallAdjoint(GroupFunction code, const plan::Function& function, Worker& worker,
+                              int64_t group, std::byte* states, int64_t first, int64_t count,
+                              int64_t column) {
   Reversed& reversed = reversed_[static_cast<size_t>(group)];
   LoadSent(worker, group, first, count);
   TapedArgs args;
@@ -128,7 +129,7 @@ void CompiledRun::CallAdjoint(GroupFunction function, Worker& worker, int64_t gr
   args.tape = worker.tape.data();
   args.tape_capacity = static_cast<int64_t>(worker.tape.size());
   args.grow = GrowTape;
-  Invoke(function, worker, args);
+  Invoke(code, function, worker, group, args);
 }
 
 absl::Status CompiledRun::StartAdjoint(double seed_scale) {
@@ -147,8 +148,8 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
     worker.replayed = groups_[static_cast<size_t>(group)].fields;
     worker.backward.resize(1);
     worker.frames.resize(1);
-    CallAdjoint(adjoint_->reverse_terminal, worker, group, worker.replayed.data(), batch_.steps, 1,
-                0);
+    CallAdjoint(adjoint_->reverse_terminal, plan_.reverse_terminal, worker, group,
+                worker.replayed.data(), batch_.steps, 1, 0);
   });
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (worker) started_.Merge(CountsOf(worker->ranges));
@@ -182,7 +183,7 @@ void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int
     return k + 1 < starts.size() ? starts[k + 1] : first + count;
   };
   const auto replay = [&](size_t k) {
-    CallAdjoint(adjoint_->replay, worker, group, worker.replayed.data(), starts[k],
+    CallAdjoint(adjoint_->replay, plan_.replay, worker, group, worker.replayed.data(), starts[k],
                 end_of(k) - starts[k], starts[k] - first);
   };
   for (size_t k = 0; k + 1 < starts.size(); ++k) {
@@ -213,9 +214,11 @@ void CompiledRun::ReverseSegment(Worker& worker, int64_t group, int64_t first, i
   int64_t left = count;
   if (code->reverse_last != nullptr && first + count == batch_.steps) {
     --left;
-    CallAdjoint(code->reverse_last, worker, group, states, first + left, 1, column + left);
+    CallAdjoint(code->reverse_last, plan_.reverse_last, worker, group, states, first + left, 1,
+                column + left);
   }
-  if (left > 0) CallAdjoint(code->reverse, worker, group, states, first, left, column);
+  if (left > 0)
+    CallAdjoint(code->reverse, plan_.reverse, worker, group, states, first, left, column);
   if (code_.when_near_zero != NearZeroUse::kWhenMet) return;
   reversed.near_zero = code == adjoint_ ? watch.Met() : HoldsTinyCotangents(group);
 }
@@ -276,7 +279,8 @@ absl::Status CompiledRun::FinishAdjoint() {
     worker.backward.resize(std::max<size_t>(worker.backward.size(), 1));
     worker.frames.resize(std::max<size_t>(worker.frames.size(), 1));
     SetSentStates(group, worker.replayed.data(), worker.meter);
-    CallAdjoint(adjoint_->reverse_initial, worker, group, worker.replayed.data(), 0, 1, 0);
+    CallAdjoint(adjoint_->reverse_initial, plan_.reverse_initial, worker, group,
+                worker.replayed.data(), 0, 1, 0);
   });
   if (!ended.ok()) return ended;
   PublishGradients();

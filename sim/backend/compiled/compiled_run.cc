@@ -243,8 +243,29 @@ void CompiledRun::Invoke(GroupFunction function, Worker& worker, PolledArgs& arg
   worker.fuel = args.fuel;
 }
 
-void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, int64_t first,
-                       int64_t count, int64_t column, ForwardChunk* chunk) {
+CompiledRun::Kept* CompiledRun::KeptOf(const plan::Function& function, Worker& worker) const {
+  if (&function == &plan_.step) return &worker.of_step;
+  if (&function == &plan_.replay) return &worker.of_replay;
+  if (&function == &plan_.reverse) return &worker.of_reverse;
+  return nullptr;
+}
+
+void CompiledRun::Invoke(GroupFunction code, const plan::Function& function, Worker& worker,
+                         int64_t group, PolledArgs& args) const {
+  Kept* const kept = KeptOf(function, worker);
+  if (kept == nullptr || function.kept == 0) return Invoke(code, worker, args);
+  kept->memory.resize(static_cast<size_t>(function.kept * lanes()));
+  args.kept = kept->memory.data();
+  args.reuses = kept->group == group ? kept->reuses : 0;
+  kept->group = -1;  // where the call is stopped, it holds nothing
+  Invoke(code, worker, args);
+  kept->group = group;
+  kept->reuses = args.reuses;
+}
+
+void CompiledRun::Call(GroupFunction code, const plan::Function& function, Worker& worker,
+                       int64_t group, int64_t first, int64_t count, int64_t column,
+                       ForwardChunk* chunk) {
   InstanceArgs args;
   static_cast<GroupArgs&>(args) = ArgsOf(worker, group, first, count, column);
   args.tell_tested = TellTested;
@@ -259,7 +280,7 @@ void CompiledRun::Call(GroupFunction function, Worker& worker, int64_t group, in
   }
   args.fields = fields.data();
   args.bad_inputs = BadInputs(worker, group, first, count);
-  Invoke(function, worker, args);
+  Invoke(code, function, worker, group, args);
 }
 
 void CompiledRun::SetSentStates(int64_t group, std::byte* fields, WorkMeter& meter) const {
@@ -304,7 +325,8 @@ absl::Status CompiledRun::Start() {
     state.first_events.assign(width * plan_.events.size(), -1);
     if (looks_) CheckSentInputs(group);
     SetSentStates(group, state.fields.data(), worker.meter);
-    if (batch_.program->program.HasInitial()) Call(kernel_->start, worker, group, 0, 1, 0);
+    if (batch_.program->program.HasInitial())
+      Call(kernel_->start, plan_.start, worker, group, 0, 1, 0);
   });
   if (ended.ok()) Publish();  // else some groups have nothing yet
   return ended;
@@ -422,6 +444,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
   const bool counts = records_ && !plan_.additions.empty();
   const int64_t at_once = writes ? 1 : steps_at_once_;
   const RunTimer timer(*kernel_);
+  worker.of_step.group = -1;  // instances that stopped may run again
   for (int64_t done = 0; done < count;) {
     int64_t now = std::min(at_once, count - done);
     if (samples || counts) {
@@ -430,7 +453,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
         if (IsSampled(first + done + k)) now = counts && k > 0 ? k : k + 1;
       }
     }
-    Call(kernel_->step, worker, group, first + done, now, done, &chunk);
+    Call(kernel_->step, plan_.step, worker, group, first + done, now, done, &chunk);
     done += now;
     if (samples && IsSampled(first + done - 1)) Sample(worker, group, first + done - 1);
     if (writes) Record(chunk, group, count, done - 1);
@@ -508,7 +531,7 @@ absl::Status CompiledRun::Finish() {
       for (int64_t& health : groups_[static_cast<size_t>(group)].health) health |= health >= 0;
     }
     if (TerminalOf(*batch_.program) == nullptr) return;
-    Call(kernel_->finish, worker, group, batch_.steps, 1, 0);
+    Call(kernel_->finish, plan_.finish, worker, group, batch_.steps, 1, 0);
   });
   if (ended.ok()) Publish();  // else some groups have nothing yet
   return ended;

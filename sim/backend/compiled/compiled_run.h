@@ -75,11 +75,18 @@ class CompiledRun : public Run {
   }
 
  private:
+  // What invariant loops of a function stored, for the group that ran last; -1: for none.
+  struct Kept {
+    std::vector<std::byte> memory;
+    int64_t group = -1;
+    int64_t reuses = 0;
+  };
   // The workspace of one thread.
   struct Worker {
     Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given);
     GroupInputs inputs;
     std::vector<std::byte> workspace;
+    Kept of_step, of_replay, of_reverse;
     WorkMeter meter;
     WorkMeter::StopCallback stop;
     int64_t fuel = 0;  // GroupArgs::fuel, from call to call
@@ -117,14 +124,18 @@ class CompiledRun : public Run {
   // Takes the best code that is ready.
   absl::Status TakeCode(Part part);
   // Runs `function` on a group for steps from `first` on, `column` of the chunk.
-  void Call(GroupFunction function, Worker& worker, int64_t group, int64_t first, int64_t count,
-            int64_t column, ForwardChunk* chunk = nullptr);
+  void Call(GroupFunction code, const plan::Function& function, Worker& worker, int64_t group,
+            int64_t first, int64_t count, int64_t column, ForwardChunk* chunk = nullptr);
   // Runs it; throws StopRequested where it was stopped.
   static void Invoke(GroupFunction function, Worker& worker, PolledArgs& args);
+  // Runs it on a group with what its invariant loops stored; `function` is that of the plan.
+  void Invoke(GroupFunction code, const plan::Function& function, Worker& worker, int64_t group,
+              PolledArgs& args) const;
+  Kept* KeptOf(const plan::Function& function, Worker& worker) const;
   GroupArgs ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
   // A function of the adjoint; `states`: the fields of a GroupState that it works on.
-  void CallAdjoint(GroupFunction function, Worker& worker, int64_t group, std::byte* states,
-                   int64_t first, int64_t count, int64_t column);
+  void CallAdjoint(GroupFunction code, const plan::Function& function, Worker& worker,
+                   int64_t group, std::byte* states, int64_t first, int64_t count, int64_t column);
   void LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const;
   void MakeReversed(int64_t group);
   // Ranges of steps are reversed in segments of about this many bytes of tape.

@@ -12,6 +12,7 @@
 #include "sim/backend/compiled/element_address.h"
 #include "sim/backend/compiled/fuel_writer.h"
 #include "sim/backend/compiled/function_builder.h"
+#include "sim/backend/compiled/invariant_writer.h"
 #include "sim/backend/compiled/memory_writer.h"
 #include "sim/backend/compiled/record_writer.h"
 #include "sim/backend/compiled/scalar_module.h"
@@ -42,6 +43,7 @@ class FunctionWriter {
         tape_(f_),
         memory_(f_),
         records_(f_.lanes(), plan, function),
+        invariants_(f_, records_),
         control_(f_, fuel_, tape_,
                  [this](const std::vector<Statement>& statements) { Block(statements); }) {}
 
@@ -49,6 +51,10 @@ class FunctionWriter {
     ReadArguments();
     records_.Begin();
     BeginSteps();
+    if (ReusesInvariants(f_, order)) {
+      invariants_.Begin();
+      memory_.ReuseInvariants();
+    }
     Steps(order, [this](Value* column) { OneStep(column); });
     memory_.StoreFields();
     records_.End();
@@ -139,6 +145,7 @@ class FunctionWriter {
     if (f_.is_step()) tape_.Clear();
     Statements();
     EndStep(HasPush(f_.function().statements));
+    invariants_.EndStep();
   }
 
   void Statements() {
@@ -219,6 +226,7 @@ class FunctionWriter {
   }
 
   void Each(const Statement& s) {
+    if (invariants_.Reuses(s)) return invariants_.Each([&] { control_.Each(s); });
     if (counting_ != Counting::kAsks || !f_.options().ranges || !HasAddition(s.body) ||
         !MayBeWrittenTwice(s.body)) {
       return control_.Each(s);
@@ -377,6 +385,7 @@ class FunctionWriter {
   TapeWriter tape_;
   MemoryWriter memory_;
   RecordWriter records_;
+  InvariantWriter invariants_;
   ControlWriter control_;
   Counting counting_ = Counting::kAsks;
 };

@@ -23,6 +23,8 @@ enum Member : unsigned {
   kInputs,
   kFields,
   kWorkspace,
+  kKept,
+  kReuses,
   kFuel,
   kPoll,
   kLanesUsed,

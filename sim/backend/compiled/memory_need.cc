@@ -188,12 +188,14 @@ int64_t CompileBytes(const plan::Plan& plan, Part part) {
 
 int64_t WorkspaceBytes(const plan::Plan& plan, const LaneShape& shape) {
   int64_t most = 0;
+  int64_t kept = 0;
   for (const plan::Function* function :
        {&plan.start, &plan.step, &plan.finish, &plan.replay, &plan.reverse_terminal,
         &plan.reverse_last, &plan.reverse, &plan.reverse_initial}) {
     most = std::max(most, function->workspace);
+    kept += function->kept;
   }
-  return most * shape.lanes();
+  return (most + kept) * shape.lanes();
 }
 
 int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t groups) {

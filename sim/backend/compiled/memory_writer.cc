@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "sim/backend/compiled/element_address.h"
+#include "sim/backend/compiled/uniform_buffers.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -102,8 +103,14 @@ void MemoryWriter::BindPlaced() {
   }
 }
 
+void MemoryWriter::ReuseInvariants() {
+  reuses_ = true;
+  if (!f_.is_one()) uniform_ = UniformBuffers(f_.function(), f_.options().inputs);
+}
+
 Value* MemoryWriter::PlaceOf(const Buffer& buffer) {
-  return f_.Offset(f_.Argument(kWorkspace),
+  const bool outlives = reuses_ && buffer.offset < f_.function().kept;
+  return f_.Offset(f_.Argument(outlives ? kKept : kWorkspace),
                    static_cast<uint64_t>(buffer.offset * f_.options().shape.lanes()));
 }
 
@@ -168,10 +175,28 @@ void MemoryWriter::Load(const Statement& s) {
   if (buffer.shared) {
     return f_.SetUniform(s.result, f_.LoadInt64(SharedVariable(s.buffer)));
   }
+  if (IsUniform(s.buffer)) return LoadUniform(s);
   Value* const element = ElementNumber(f_, s.index);
   f_.SetLanes(s.result, [&](size_t part) {
     return f_.FromStored(buffer.carrier, LoadPart(s, element, part));
   });
+}
+
+void MemoryWriter::LoadUniform(const Statement& s) {
+  const Carrier carrier = BufferOf(s.buffer).carrier;
+  const Local& local = locals_[IndexOf(s.buffer)];
+  auto* const type = f_.ScalarInMemory(carrier);
+  Value* const element = ElementNumber(f_, s.index);
+  if (MovesApart(f_, s.index)) {
+    return f_.SetLanes(s.result, [&](size_t part) {
+      Value* const at = b_.CreateGEP(type, local.memory, MovedElements(f_, s.index, element, part));
+      return f_.FromStored(carrier, Gather(f_, f_.VectorOf(type), at));
+    });
+  }
+  auto* const at = b_.CreateGEP(type, local.memory, element);
+  auto* const load = b_.CreateAlignedLoad(type, at, llvm::Align(4));
+  f_.MarkParallel(load, local.loops);
+  f_.SetUniform(s.result, f_.FromStored(carrier, load));
 }
 
 Value* MemoryWriter::LoadPart(const Statement& s, Value* element, size_t part) {
@@ -281,12 +306,23 @@ void MemoryWriter::Store(const Statement& s) {
     b_.CreateStore(f_.Uniform(s.operands[0]), SharedVariable(s.buffer));
     return;
   }
+  if (IsUniform(s.buffer)) return StoreUniform(s);
   // A store that outlives the function is made only for instances that still run.
   const bool is_gradient =
       buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kConnected;
   const bool masked = is_gradient || locals_[IndexOf(s.buffer)].depth < f_.masks().depth;
   Value* const element = ElementNumber(f_, s.index);
   for (size_t part = 0; part < f_.parts(); ++part) StorePart(s, element, masked, part);
+}
+
+void MemoryWriter::StoreUniform(const Statement& s) {
+  const Carrier carrier = BufferOf(s.buffer).carrier;
+  const Local& local = locals_[IndexOf(s.buffer)];
+  auto* const type = f_.ScalarInMemory(carrier);
+  Value* value = f_.Uniform(s.operands[0]);
+  if (carrier == Carrier::kBool) value = b_.CreateSExt(value, type);
+  auto* const at = b_.CreateGEP(type, local.memory, ElementNumber(f_, s.index));
+  f_.MarkParallel(b_.CreateAlignedStore(value, at, llvm::Align(4)), local.loops);
 }
 
 void MemoryWriter::StorePart(const Statement& s, Value* element, bool masked, size_t part) {

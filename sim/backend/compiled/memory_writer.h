@@ -1,7 +1,7 @@
 // Writes the loads and stores of a function: locals, fields, inputs, tables, and numbers that are
 // sent or summed for the adjoint.
 //
-// Layout: [element][part][lane]. Locals and fields of one element stay in registers, from step to
+// Layout: [element][part][lane], or [element] where all lanes have the same (uniform_buffers.h). Locals and fields of one element stay in registers, from step to
 //   step too. Stores heed the mask where the buffer began outside of it.
 // Errors: none. Threads: one per module.
 #pragma once
@@ -23,6 +23,9 @@ class MemoryWriter {
   void StoreFields();
   // Finds the locals that pieces share: other pieces may have declared them.
   void BindPlaced();
+  // What invariant loops store outlives the call (GroupArgs::kept); what is the same in all lanes is
+  // one number an element.
+  void ReuseInvariants();
 
   void Number(const plan::Statement& s);  // kNumber, kInteger
   void Declare(const plan::Statement& s);
@@ -47,6 +50,10 @@ class MemoryWriter {
   const InputForm& FormOf(const plan::Buffer& input) const {
     return f_.options().inputs[static_cast<size_t>(input.number)];
   }
+  // Whether it is one number an element, for all lanes.
+  bool IsUniform(plan::BufferId id) const { return !uniform_.empty() && uniform_[IndexOf(id)]; }
+  void LoadUniform(const plan::Statement& s);
+  void StoreUniform(const plan::Statement& s);
   // Whether it stays in registers.
   bool IsKept(const plan::Buffer& buffer) const;
 
@@ -71,6 +78,8 @@ class MemoryWriter {
   FunctionBuilder& f_;
   llvm::IRBuilder<>& b_;
   std::vector<Local> locals_;  // by buffer
+  bool reuses_ = false;
+  std::vector<bool> uniform_;  // by buffer; empty: none
 };
 
 }  // namespace simgrad::sim::compiled

@@ -218,6 +218,9 @@ void RecordWriter::CountRanges(precision::Role role, int64_t times, const Vector
     const auto& [unders, overs] = CountersOf(static_cast<int>(role), ranges_);
     Count(unders, under[0], times);
     Count(overs, over[0], times);
+    if (watched_ == nullptr) return;
+    Value* const before = b_.CreateLoad(b_.getInt32Ty(), watched_);
+    b_.CreateStore(b_.CreateOr(before, One(b_.CreateOr(under[0], over[0]))), watched_);
     return;
   }
   Vectors either;
@@ -228,6 +231,7 @@ void RecordWriter::CountRanges(precision::Role role, int64_t times, const Vector
     Value* const counters = Offset(arguments_[kRanges], 8 * static_cast<uint64_t>(role));
     CountLanes(Offset(counters, offsetof(RangeColumn, underflows)), under, times);
     CountLanes(Offset(counters, offsetof(RangeColumn, overflows)), over, times);
+    if (watched_ != nullptr) b_.CreateStore(b_.getInt32(1), watched_);
   });
 }
 

@@ -33,6 +33,8 @@ class RecordWriter : private LaneBuilder {
                 const Told& told);  // kTest, kRun, kDecide
   void Range(const plan::Statement& s, plan::Carrier from, const Told& told);
   void Stored(const plan::Statement& s, const Told& told);
+  // While a flag, an i32, is watched, ranges that count set it.
+  void WatchRanges(llvm::Value* flag) { watched_ = flag; }
   // Where the steps are sampled.
   void Absorbed(const plan::Statement& s, const Told& told);
   llvm::Value* IsSampled();
@@ -65,7 +67,8 @@ class RecordWriter : private LaneBuilder {
   DecisionWriter decisions_;
   llvm::Value* column_ = nullptr;
   Vectors used_, health_;
-  Vectors bad_;         // negative where a result of this step was not finite
+  Vectors bad_;  // negative where a result of this step was not finite
+  llvm::Value* watched_ = nullptr;
   Counters ranges_;     // by role: underflows, overflows
   Counters additions_;  // by site: additions, absorbed
 };

@@ -275,6 +275,37 @@ bool TakesAnotherNumber(Plan& plan) {
   return true;
 }
 
+// A loop that reads states, and stores none, runs in the first step of a call alone.
+bool RunsOnce(Plan& plan) {
+  bool edited = false;
+  for (Statement& s : plan.step.statements) {
+    if (s.code != Code::kEach || s.invariant) continue;
+    bool reads = false, stores = false;
+    plan::EachStatement(s.body, [&](const Statement& inner) {
+      const bool is_field =
+          inner.buffer != plan::kNoBuffer && BufferOf(plan.step, inner).kind == BufferKind::kField;
+      reads = reads || (inner.code == Code::kLoad && is_field);
+      stores = stores || inner.code == Code::kStore;
+    });
+    s.invariant = reads && stores;
+    edited = edited || s.invariant;
+  }
+  return edited;
+}
+
+// What invariant loops stored is lost to locals that share its place.
+bool KeepsNoPlace(Plan& plan) {
+  for (Function* function : {&plan.step, &plan.replay, &plan.reverse}) {
+    for (Buffer& buffer : function->buffers) {
+      const bool is_other = buffer.kind == BufferKind::kLocal && buffer.offset >= function->kept;
+      if (function->kept == 0 || !is_other) continue;
+      buffer.offset = 0;
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<PlanFault> PlanFaults() {
@@ -300,6 +331,8 @@ std::vector<PlanFault> PlanFaults() {
       {"a branch is entered unasked", EntersUnasked},
       {"sites are mixed up", MixesSites},
       {"numbers of the table are mixed up", TakesAnotherNumber},
+      {"a loop that varies runs once", RunsOnce},
+      {"what invariant loops stored has no place of its own", KeepsNoPlace},
   };
 }
 
