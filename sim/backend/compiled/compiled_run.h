@@ -75,7 +75,7 @@ class CompiledRun : public Run {
   }
 
  private:
-  // What invariant loops of a function stored, for the group that ran last; -1: for none.
+  // The numbers that invariant loops of a function stored for the group that ran last; -1: none.
   struct Kept {
     std::vector<std::byte> memory;
     int64_t group = -1;

@@ -21,8 +21,8 @@ struct GroupArgs {
                               // [lane]; where it is shared, without lanes
   std::byte* const* fields;   // per field of the plan: [element][lane]
   std::byte* workspace;
-  // What invariant loops stored (Function::kept), from call to call of one function and group; and
-  // whether the next step may use it, 1 or 0.
+  // The numbers that invariant loops stored (Function::kept), from call to call of one function and
+  // group; and whether the next step may use them, 1 or 0.
   std::byte* kept;
   int64_t reuses;
   // Element-operations until the next look at the clock. `poll` looks and returns the next amount, or 0:

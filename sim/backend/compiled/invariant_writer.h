@@ -22,7 +22,7 @@ class InvariantWriter {
   InvariantWriter(FunctionBuilder& function, RecordWriter& records)
       : f_(function), b_(function.b()), records_(records) {}
 
-  // Of a function that reuses them; without it, they run in each step.
+  // Begins a function that reuses them; without it, they run in each step.
   void Begin();
   bool Reuses(const plan::Statement& s) const { return s.invariant && counted_ != nullptr; }
   // `write` writes the loop.

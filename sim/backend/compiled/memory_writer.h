@@ -23,8 +23,8 @@ class MemoryWriter {
   void StoreFields();
   // Finds the locals that pieces share: other pieces may have declared them.
   void BindPlaced();
-  // What invariant loops store outlives the call (GroupArgs::kept); what is the same in all lanes is
-  // one number an element.
+  // Makes what invariant loops store outlive the call (GroupArgs::kept). If all lanes have the same,
+  // it is one number an element.
   void ReuseInvariants();
 
   void Number(const plan::Statement& s);  // kNumber, kInteger
