@@ -164,11 +164,14 @@ void MarkInvariants(const std::vector<bool>& is_steady, Function& function) {
   Finder(is_steady, function).Run();
 }
 
-Plan MarkInvariants(Plan plan, const Program& program, WorkMeter& meter) {
+Plan MarkInvariants(Plan plan, const Program& program, const std::vector<bool>& has_steps,
+                    WorkMeter& meter) {
   std::vector<bool> is_steady;
-  for (const Input& input : program.inputs) {
-    is_steady.push_back(input.kind == InputKind::kParam || input.kind == InputKind::kConfig ||
-                        input.kind == InputKind::kData);
+  for (size_t i = 0; i < program.inputs.size(); ++i) {
+    const InputKind kind = program.inputs[i].kind;
+    const bool moves = kind == InputKind::kState || kind == InputKind::kStep;
+    const bool may_have_steps = kind == InputKind::kControl || kind == InputKind::kData;
+    is_steady.push_back(!moves && !(has_steps.empty() ? may_have_steps : has_steps[i]));
   }
   for (Function* function : {&plan.step, &plan.replay, &plan.reverse}) {
     EachStatement(function->statements, [&](Statement&) { meter.Add(kStatementWork); });

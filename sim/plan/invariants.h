@@ -3,8 +3,7 @@
 // Maths: such a loop reads literals, tables, inputs that have no steps, and what other such loops
 //   store; what it stores no other statement stores. Weights that are cast or transposed are the
 //   usual case. An executor may keep what the loops stored from one step of a call to the next, all
-//   of them or none. It must run them again in each step where they counted a range, and where an
-//   input that they read was sent with a number per step (data may be).
+//   of them or none. It must run them again in each step where they counted a range.
 // Cost: linear in the statements. Threads: pure.
 #pragma once
 
@@ -15,9 +14,12 @@
 
 namespace simgrad::sim::plan {
 
-// Sets Statement::invariant. `is_steady`, by input: its numbers may be the same in all steps. The
+// Sets Statement::invariant. `is_steady`, by input: its numbers are the same in all steps. The
 // function has no pieces yet, and is given its places afterwards (place.h).
 void MarkInvariants(const std::vector<bool>& is_steady, Function& function);
-Plan MarkInvariants(Plan plan, const Program& program, WorkMeter& meter);  // throws StopRequested
+// `has_steps`, by input: it is sent with a number for each step; empty: controls and data may be.
+// Throws StopRequested.
+Plan MarkInvariants(Plan plan, const Program& program, const std::vector<bool>& has_steps,
+                    WorkMeter& meter);
 
 }  // namespace simgrad::sim::plan

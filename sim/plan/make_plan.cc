@@ -409,9 +409,10 @@ Plan MakePlan(const NumericalProgram& numerical, Records records, WorkMeter& met
 }
 
 Plan PlacedPlan(const NumericalProgram& numerical, Records records,
-                const WorkMeter::StopCallback& stop) {
+                const std::vector<bool>& has_steps, const WorkMeter::StopCallback& stop) {
   WorkMeter meter(stop);
-  Plan made = MarkInvariants(MakePlan(numerical, records, meter), numerical.program, meter);
+  Plan made =
+      MarkInvariants(MakePlan(numerical, records, meter), numerical.program, has_steps, meter);
   return Place(Fuse(std::move(made), meter), meter);
 }
 

@@ -4,6 +4,8 @@
 // Cost: linear in the program and in its literals. Threads: pure.
 #pragma once
 
+#include <vector>
+
 #include "sim/plan/plan.h"
 #include "sim/plan/region_maker.h"
 #include "sim/program/numerical_program.h"
@@ -18,9 +20,14 @@ inline Plan MakePlan(const NumericalProgram& numerical, Records records) {
   return MakePlan(numerical, records, meter);
 }
 
-// Returns the plan made, fused (fuse.h) and placed (place.h): what executors run. Throws
+// Returns the plan made, fused (fuse.h) and placed (place.h): what executors run. `has_steps`, by
+// input: it is sent with a number for each step; empty: controls and data may be. Throws
 // StopRequested.
 Plan PlacedPlan(const NumericalProgram& numerical, Records records,
-                const WorkMeter::StopCallback& stop = {});
+                const std::vector<bool>& has_steps, const WorkMeter::StopCallback& stop);
+inline Plan PlacedPlan(const NumericalProgram& numerical, Records records,
+                       const WorkMeter::StopCallback& stop = {}) {
+  return PlacedPlan(numerical, records, {}, stop);
+}
 
 }  // namespace simgrad::sim::plan

@@ -1,31 +1,20 @@
 #include "sim/backend/compiled/invariant_writer.h"
 
-#include "sim/plan/statement_walk.h"
+#include <algorithm>
+#include <vector>
 
 namespace simgrad::sim::compiled {
 
 using llvm::Value;
-using plan::Code;
 using plan::Statement;
 
 bool ReusesInvariants(const FunctionBuilder& function, StepOrder order) {
   if (order == StepOrder::kOne || function.is_piece()) return false;
   // A replay and a reversal meet instances in later turns that had stopped in the first.
   if (function.options().stops && !function.is_step()) return false;
-  bool has_one = false;
-  bool has_steps = false;
-  for (const Statement& s : function.function().statements) {
-    if (!s.invariant) continue;
-    has_one = true;
-    plan::EachStatement(s.body, [&](const Statement& inner) {
-      if (inner.code != Code::kLoad) return;
-      const plan::Buffer& buffer = function.function().buffers[static_cast<size_t>(inner.buffer)];
-      has_steps =
-          has_steps || (buffer.kind == plan::BufferKind::kInput &&
-                        function.options().inputs[static_cast<size_t>(buffer.number)].per_step);
-    });
-  }
-  return has_one && !has_steps;
+  const std::vector<Statement>& statements = function.function().statements;
+  return std::any_of(statements.begin(), statements.end(),
+                     [](const Statement& s) { return s.invariant; });
 }
 
 void InvariantWriter::Begin() {

@@ -298,7 +298,8 @@ bool KeepsNoPlace(Plan& plan) {
   for (Function* function : {&plan.step, &plan.replay, &plan.reverse}) {
     for (Buffer& buffer : function->buffers) {
       const bool is_other = buffer.kind == BufferKind::kLocal && buffer.offset >= function->kept;
-      if (function->kept == 0 || !is_other) continue;
+      const bool fits = buffer.count * plan::BytesOf(buffer.carrier) <= function->kept;
+      if (!is_other || !fits) continue;
       buffer.offset = 0;
       return true;
     }
