@@ -113,3 +113,17 @@ def test_a_line_has_a_cell_for_each_column_also_where_the_row_failed():
     ]
     assert {line.count("|") for line in lines} == {table.HEAD[0].count("|")}
     assert "error: results differ by 1" in lines[2]
+
+
+def test_rows_that_are_measured_again_replace_their_lines_and_no_others():
+    side = {"wall": 0.2, "processor": 0.1, "compile": 1.0, "first": 1.0}
+    made = {"difference": 1e-6, "ours": side, "jax": side}
+    first, second, third = rows.ROWS[:3]
+    measured = [table.Measured(row, made, when="then, 7.0") for row in (third, first)]
+    page = table.merged("", measured, "full")
+    assert [line.split(":")[0] for line in page.splitlines()[2:]] == [f"| {first.name}", f"| {third.name}"]
+    again = [table.Measured(second, made, when="now, 0.1"), table.Measured(third, error="results differ by 1")]
+    lines = table.merged(page, again, "full").splitlines()
+    assert lines[:2] == table.HEAD and len(lines) == 5
+    assert [line.split(" | ")[-1] for line in lines[2:]] == ["then, 7.0 |", "now, 0.1 |", "then, 7.0 |"]
+    assert not {row.name for row in rows.ROWS if ":" in row.name}

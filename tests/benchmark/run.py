@@ -1,7 +1,10 @@
 """Runs every benchmark and prints two tables: ratios of figures measured in one run.
 
 usage: run.py [--quick] [--one-core] [--write]     --write puts the tables into docs/performance.md
-       run.py [--quick] [--one-core] --rows PATTERN...     of the table beside JAX the rows that match, no others
+       run.py [--quick] [--one-core] [--write] --rows PATTERN...     of the table beside JAX the rows that match, no others
+       run.py [--quick] [--write] --figures     the table of the engine and of load alone
+
+A whole run takes an hour, most of it JAX's compilations. Each row beside JAX says when it was measured.
 
 The ball: 4096 instances, 2000 steps, one element, projection, clamp false, y0 uniform in 0.1 to 1,
 h 0.01, tol 1e-4, k 1, f32, no trajectory, one thread.
@@ -284,16 +287,19 @@ def put(page: str, mark: str, text: str) -> str:
     return head + begin + text + "\n" + end + rest.split(end)[1]
 
 
-def rows_table(patterns: list[str], size: str, samples: int,
-               also_on_two: bool) -> tuple[str, list[jax_table.Measured]]:
+def between(page: str, mark: str) -> str:
+    """The text between the two marks."""
+    return page.split(f"<!-- {mark}: scripts/bench --write -->\n")[1].split(f"<!-- end of {mark} -->")[0].rstrip("\n")
+
+
+def rows_table(patterns: list[str], size: str, samples: int, also_on_two: bool) -> list[jax_table.Measured]:
     """Prints each line as soon as it is there."""
-    lines, all_measured = list(jax_table.HEAD), []
-    print(*lines, sep="\n", flush=True)
+    all_measured = []
+    print(*jax_table.HEAD, sep="\n", flush=True)
     for row in jax_rows.chosen(patterns):
         all_measured.append(jax_table.measure(row, size, samples, also_on_two))
-        lines.append(jax_table.line(all_measured[-1], size))
-        print(lines[-1], flush=True)
-    return "\n".join(lines), all_measured
+        print(jax_table.line(all_measured[-1], size), flush=True)
+    return all_measured
 
 
 def engine_table(quick: bool, gradient: float | None) -> str:
@@ -312,27 +318,33 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few repetitions, small sizes beside JAX")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     parser.add_argument("--rows", nargs="+", metavar="PATTERN", help="only these rows beside JAX")
+    parser.add_argument("--figures", action="store_true", help="only the engine and load, and the row they need beside JAX")
     parser.add_argument("--one-core", action="store_true", help="beside JAX, leave out two cores")
     arguments = parser.parse_args()
-    if arguments.write and (arguments.rows or arguments.quick):
-        parser.error("--write is for whole tables in full size")
+    if arguments.write and arguments.quick:
+        parser.error("--write is for full sizes")
+    if arguments.figures and arguments.rows:
+        parser.error("--figures and --rows are two tables")
     load = os.getloadavg()[0]  # other work makes every figure worse, and ratios uncertain
     size, samples = ("quick", 3) if arguments.quick else ("full", 5)
-    beside_jax, measured = rows_table(arguments.rows or [], size, samples,
-                                      not arguments.one_core)
+    patterns = [GRADIENT] if arguments.figures else arguments.rows or []
+    measured = rows_table(patterns, size, samples, not arguments.one_core)
     print(f"\n{where(load)}")
     failed = [m.row.name for m in measured if m.error]
+    page = ROOT / "docs" / "performance.md"
+    if arguments.write:
+        old = page.read_text(encoding="utf-8")
+        rows = jax_table.merged(between(old, "rows"), measured, size)
+        page.write_text(put(old, "rows", f"{rows}\n\n{processor()}, {os.cpu_count()} cores."), encoding="utf-8")
     if not arguments.rows:
         (gradient,) = [m.one for m in measured if m.row.name == GRADIENT]
         # Its quick size is no ball of the engine's benchmarks.
         of_the_ball = gradient["ours"]["processor"] if gradient and not arguments.quick else None
         text = engine_table(arguments.quick, of_the_ball)
         print(f"\n{text}")
-        if arguments.write and not failed:
-            page = ROOT / "docs" / "performance.md"
+        if arguments.write:
             old = page.read_text(encoding="utf-8")
-            new = put(put(old, "table", f"{text} On {where(load)}"), "rows", f"{beside_jax}\n\n{where(load)}")
-            page.write_text(new, encoding="utf-8")
+            page.write_text(put(old, "table", f"{text} On {where(load)}"), encoding="utf-8")
     if failed:
         print(f"bench: failed: {'; '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
