@@ -7,6 +7,8 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
@@ -29,16 +31,23 @@ class Server:
         self._flags = flags
 
     def __enter__(self) -> Server:
+        self._log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [BINARY, "--port=0", "--metrics_port=0", *self._flags],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+            stdout=subprocess.PIPE, stderr=self._log, text=True)  # fmt: skip
         assert self.process.stdout
         self._ports = re.findall(r":(\d+)\b", self.process.stdout.readline())
         return self
 
     def __exit__(self, *_: object) -> None:
+        ended = self.process.poll()
         self.process.terminate()
         self.process.wait()
+        if ended is not None:  # what failed for it says less
+            self._log.seek(0)
+            print(f"the server had ended by itself, exit code {ended}; its last words:", file=sys.stderr)
+            print("".join(self._log.readlines()[-20:]), file=sys.stderr)
+        self._log.close()
 
     @property
     def target(self) -> str:
