@@ -111,7 +111,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Work:
-    """What runs, without its policy: inputs by name as they are sent, and the options of a call.
+    """The work of a run without its policy: inputs by name as they are sent, and the options of a call.
 
     Attributes:
       inputs: arrays by group (initial, params, controls, data) and name.
