@@ -165,6 +165,10 @@ def test_a_state_that_stands_still_is_told_where_the_reference_moves():
     ]
     assert not unbacked(said[0])
     assert pair.absorption["v"] == (0.2, 0.4)
+    # That paths are the same is said after it.
+    texts = [s.text for s in sentences(pair)]
+    paths = [k for k, text in enumerate(texts) if text.startswith("f16 takes the path of")]
+    assert paths and texts.index(said[0].text) < paths[0]
 
 
 def test_a_number_that_is_no_fact_is_seen():

@@ -26,12 +26,16 @@ class Sentence:
 
 def sentences(pair: Pair) -> list[Sentence]:
     """The sentences about a pair, the most important first: gradients that became zero in most instances,
-    then where paths part, then states that stand still, then the rest."""
+    then where paths part, then states that stand still, then the rest. Paths that do not part come behind these."""
     zeros = _of_zero_gradients(pair)
     most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
     rest = [said for said in zeros if said not in most]
     still = _of_absorption(pair)
-    said = [*most, *_of_paths(pair), *still, *rest, *_of_gradients(pair), *_of_parts(pair)]
+    paths = _of_paths(pair)
+    parts = pair.forks is not None and pair.forks.count > 0
+    # That paths are the same explains nothing where states stand still.
+    first = [*paths, *still] if parts else [*still, *paths]
+    said = [*most, *first, *rest, *_of_gradients(pair), *_of_parts(pair)]
     return said if pair.gradients else [*said, _of_states(pair)]
 
 
