@@ -245,10 +245,12 @@ class Solver {
   }
 
   Values Iterated() {
-    // The first change is tol, which is not below it.
+    // The first change is above tol in every format: tol itself, rounded to that of the adjoint, may lie
+    // below tol as the test has it.
+    constexpr double kFar = 0x1p15;
     const ValueId tol = Number(choice_.tol, kScalar);
     Values start = g_;
-    start.push_back(tol);
+    start.push_back(Number(std::max(kFar, 2 * choice_.tol), kScalar));
     const Values ended = Turns(start, Comparison::kLt, tol, [&](Values now) {
       now.pop_back();
       return NextOf(now);
