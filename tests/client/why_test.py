@@ -312,3 +312,13 @@ def test_rows_are_as_long_as_their_parts():
     path, rounding, nothing = rects(text)
     assert float(path.get("width")) == pytest.approx(3 * float(rounding.get("width")), abs=0.2)
     assert float(nothing.get("width")) == 0
+
+
+def test_several_objectives_are_refused_before_anything_runs():
+    with sg.Client("localhost:1", timeout=1) as client:
+        for ask in (
+            lambda **more: client.compare(BALL, steps=5, policies=["f64", "f32"], **more),
+            lambda **more: client.sensitivity(BALL, steps=5, **more),
+        ):
+            with pytest.raises(TypeError, match="objective is one name, not .'a', 'b'.; call it for each"):
+                ask(objective=["a", "b"])
