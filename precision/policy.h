@@ -19,7 +19,7 @@
 
 namespace simgrad::precision {
 
-// What a value is for. The order is that of every table, message and metric.
+// The purpose of a value. Every table, message and metric lists the roles in this order.
 enum class Role : uint8_t {
   kState,
   kDynamics,
@@ -47,12 +47,12 @@ struct SumOrder {
   bool operator==(const SumOrder&) const = default;
 };
 
-// "pairwise", "shuffled(7)".
+// The text of an order: "pairwise", "shuffled(7)".
 std::string TextOf(const SumOrder& order);
-// Of any other text, "shuffled" without a seed among them: nothing. A seed is written in decimal
-// and below 2^64.
+// The order with this text. Nothing for any other text, such as "shuffled" without a seed. A seed
+// is decimal and below 2^64.
 std::optional<SumOrder> SumOrderFromText(std::string_view text);
-// As they are written, in the order of the enum.
+// The names of all orders, in the order of the enum; "shuffled(seed)" stands for all seeds.
 const std::vector<std::string>& SumOrderNames();
 
 // How matmul adds its products: in an order, or as a chain of fma where there is none.
@@ -65,7 +65,7 @@ struct Products {
 std::string TextOf(const Products& products);
 std::optional<Products> ProductsFromText(std::string_view text);
 
-// What values of an 8-bit format are divided by before they are rounded (precision/quantize.h).
+// The divisor of values of an 8-bit format before they are rounded (precision/quantize.h).
 enum class Scale : uint8_t {
   kNone,
   kAmax,  // a power of two for each value of an instance, by its largest magnitude
@@ -85,13 +85,13 @@ struct RoleSetting {
   // into the role round to nearest even.
   std::optional<CastRounding> inputs = std::nullopt;
   Scale scale = Scale::kNone;
-  // With a scale, `format` is what remains of the values that enter; the role computes in its
-  // accumulator.
+  // The format that the role computes in: with a scale, its accumulator. Values that enter the role
+  // are then rounded to `format` first.
   Format computes_in() const { return scale == Scale::kNone ? format : accumulator; }
   bool operator==(const RoleSetting&) const = default;
 };
 
-// What a caller overrides; unset fields keep what stood before.
+// Settings that a caller overrides; an unset field leaves the setting as it was.
 struct RoleOverride {
   std::optional<Format> format;
   std::optional<Overflow> overflow;
@@ -104,7 +104,7 @@ struct RoleOverride {
   bool operator==(const RoleOverride&) const = default;
 };
 
-// What happens to an instance whose state becomes non-finite.
+// The treatment of an instance whose state becomes non-finite.
 enum class NonFinite : uint8_t {
   kReport,  // it runs on and is reported
   kStop,    // it returns to the state at the start of the step and stays there

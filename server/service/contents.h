@@ -1,9 +1,9 @@
-// Content that callers uploaded, by its SHA-256: what requests name instead of sending it again.
+// Content that callers uploaded, by its SHA-256: requests name it instead of sending it again.
 //
-// It is its caller's alone: a digest can be guessed from the content, so what one caller uploaded is
-// not there for another, nor does it save that one's memory. It lives for `ttl` after its last use,
-// and goes earlier where memory is needed. For newer content the least recently used of the caller
-// that has most goes first, so a caller that uploads much pushes out its own; for work, the least
+// Each caller finds its own content alone, as a digest can be made from guessed content. What
+// two callers upload is kept, and takes memory, twice. An entry lives for `ttl` after its last
+// use, and is dropped earlier where memory is needed: for newer content, the least recently used of
+// the caller that has most, so a caller that uploads much drops its own; for work, the least
 // recently used of all.
 // Units: bytes, as measured. Threads: any.
 #pragma once
@@ -34,7 +34,7 @@ struct ContentsOptions {
 
 class Contents {
  public:
-  // What an entry takes beside its content.
+  // The bytes that an entry takes beside its content.
   static constexpr int64_t kBesideContent = 512;
   struct Use {
     int64_t entries = 0;
@@ -44,13 +44,13 @@ class Contents {
   // Expired content is dropped by a thread of its own, too.
   explicit Contents(ContentsOptions options);
 
-  // `digest`: of `content`. `most_bytes`: what all content of this caller may take. False: there is
-  // no memory for it, even without the others'.
+  // Keeps `content`, whose digest is `digest`. All content of this caller may take `most_bytes`.
+  // False: there is no memory for it, even with all else dropped.
   bool Keep(std::string content, const std::string& digest, const std::string& caller,
             int64_t most_bytes);
   // Null: this caller has no such content here.
   std::shared_ptr<const std::string> Find(const std::string& digest, const std::string& caller);
-  // Gives up about so many bytes, or all it has; returns how many.
+  // Drops entries until at least so many bytes are freed or none is left; returns the bytes freed.
   int64_t Relieve(int64_t bytes);
   void DropExpired();
   Use use() const;
@@ -72,11 +72,11 @@ class Contents {
     int64_t bytes = 0;
   };
   using Owners = std::map<std::string, Owner>;
-  // What goes is freed without the lock. All of these with it.
+  // Called with the lock held. `dropped` is freed once the lock is released.
   Entry* Used(const std::string& digest, const std::string& caller);
   void DropLast(Owners::iterator owner, Entries& dropped);
   void DropExpiredLocked(Entries& dropped);
-  // Whether anything was there to be dropped, for `bytes` more of a caller.
+  // Drops an entry of the caller with most bytes, counting `bytes` more for `caller`. False: none.
   bool DropOfHeaviest(const std::string& caller, int64_t bytes, Entries& dropped);
   void MakeRoom(const std::string& caller, int64_t bytes, int64_t most_bytes, Entries& dropped);
 

@@ -1,8 +1,8 @@
 // One call on the port, from its first bytes to its end.
 //
-// Two lives: first an upload, then the way back for the service that answers it. A call without a
+// A call is first an upload, then the answer of the service that it is handed to. A call without a
 // token, or one that would only be told that the queue is full, is answered before its request is
-// read. One whose caller has left meanwhile ends without the service, its metrics and its log line.
+// read. If its caller left meanwhile, it ends without the service, its metrics and its log line.
 // Threads: those of CallQueue; a service answers on any.
 #pragma once
 
@@ -33,11 +33,11 @@ struct IncomingMethod {
   std::string name;
   Of service = Of::kSimgrad;  // others need no token, and have no metrics and no log
   bool is_work = false;       // has to wait in the queue
-  // One of both:
+  // The function that answers a call; one of the two is set.
   std::function<void(const ServiceCall& call, UnaryAnswer& answer)> unary;
   std::function<void(const ServiceCall& call, StreamAnswer& answer)> stream;
-  // Of a method that takes a stream of messages: the most bytes of content that they bring. 0: it
-  // takes one message.
+  // The most bytes of content that the messages of one call bring, for a method that takes a stream
+  // of messages. 0: the method takes one message.
   int64_t most_content = 0;
 };
 
@@ -57,8 +57,8 @@ class IncomingCall final : public Upload,
                            public StreamAnswer,
                            public std::enable_shared_from_this<IncomingCall> {
  public:
-  // Called when a call has come: makes the next one wait for its turn, and says of which method
-  // this is, by its path.
+  // Called when a call has come: returns its method, found by its path, and lets the next call
+  // wait for its turn.
   using Accept = std::function<const IncomingMethod*(const std::string& path)>;
   IncomingCall(const IncomingShared& shared, const Accept& accept, CallQueue& queue);
 
@@ -106,19 +106,19 @@ class IncomingCall final : public Upload,
   void OnEnded(bool ok);
   void Release();
 
-  // Whether it was the first to decide what becomes of the upload.
+  // Leaves kUploading for `state`. False: kUploading was left before; nothing changes.
   bool Becomes(State state);
   void Read();
-  // A message of a stream has come. Whether the next one is awaited.
+  // Takes a message of a stream that has come. Returns whether it awaits the next one.
   bool ReadsOn();
   void Serve();
-  // The queue is full, so there is no use in reading the request. False: it is not.
+  // Refuses a call whose request is not read, as the queue is full. False: it is not refused.
   bool RefuseUnread();
   void EndRefused(const scheduling::Refusal& refusal);
 
   const IncomingShared& shared_;
   const Accept& accept_;
-  // Both until nothing comes any more:
+  // Set until gRPC has told all that it has to tell of this call.
   std::shared_ptr<IncomingCall> self_;
   std::optional<CallQueue::Use> use_;
   grpc::GenericServerContext context_;
@@ -140,7 +140,7 @@ class IncomingCall final : public Upload,
   std::atomic<bool> told_{false};
   std::atomic<bool> answered_{false};  // something of the answer was sent
   std::atomic<bool> cut_off_{false};
-  bool answers_ = false;  // with the last of it
+  bool answers_ = false;  // the write that ends the call has begun
   std::mutex mutex_;
   State state_ = State::kUploading;
   bool served_ = false;   // the service has the call

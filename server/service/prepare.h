@@ -23,7 +23,7 @@ namespace simgrad::server::service {
 struct PrepareOptions {
   validation::RequestLimits limits;
   conversion::WorkSettings work;
-  // Asked what large work needs; null: bounds that hold for any executor are taken.
+  // Estimates the memory of large work. Null: bounds that hold for any executor are taken.
   std::shared_ptr<const sim::Engine> engine;
 };
 
@@ -31,7 +31,7 @@ struct PrepareOptions {
 struct PrepareControl {
   conversion::CompileControl compile;
   sim::ReserveCallback reserve;  // of the work, while it runs; empty: it asks for all in advance
-  // Memory for uploaded content that the request names; empty: it is to be had.
+  // Takes memory for uploaded content that the request names. Empty: there always is memory.
   std::function<bool(int64_t bytes)> take_content;
 };
 
@@ -53,7 +53,7 @@ struct PreparedWork {
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering
 };
 
-// What a request takes beside its bytes: the message that is parsed, and the copy that is work.
+// Copies that a request takes beside its bytes: the parsed message, and the work made of it.
 inline constexpr int64_t kRequestCopies = 2;
 
 // A request of more bytes is read by a worker, not by gRPC's threads.

@@ -19,7 +19,7 @@ namespace simgrad::server::service {
 
 class ReceivedContent {
  public:
-  // Of one content: what a client that sends pieces of 64 KiB needs for 1 GiB.
+  // The most messages of one content: enough for 1 GiB in pieces of 64 KiB.
   static constexpr int64_t kMostMessages = 16384;
   static constexpr size_t kDigestBytes = 32;
 
@@ -27,14 +27,14 @@ class ReceivedContent {
 
   // Takes the next message. False: it is refused, and no more is wanted.
   bool Take(grpc::ByteBuffer& message);
-  // Of all messages, as they travelled.
+  // The bytes of all messages taken so far, as they travelled.
   int64_t wire_bytes() const { return wire_bytes_; }
-  // Of the content that came.
+  // The bytes of content that came so far.
   int64_t bytes() const { return bytes_; }
 
-  // Once all messages came: why the content is refused, if it is. Its digest is looked at by Join.
+  // The reason to refuse the content, or OK. Only once all messages came; Join checks the digest.
   absl::Status Check() const;
-  // The whole content; gives up the pieces.
+  // The whole content, whose digest is checked. Gives up the pieces.
   absl::StatusOr<std::string> Join();
   const std::string& digest() const { return digest_; }
 
@@ -46,7 +46,7 @@ class ReceivedContent {
   int64_t messages_ = 0;
   int64_t wire_bytes_ = 0;
   int64_t bytes_ = 0;
-  int64_t size_ = 0;  // that its caller says
+  int64_t size_ = 0;  // of the content, as its caller says
   std::string digest_;
   std::vector<std::string> pieces_;
 };

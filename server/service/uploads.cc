@@ -10,9 +10,9 @@
 namespace simgrad::server::service {
 namespace {
 
-// What a call sends beside its message: frames, names, a token.
+// The bytes that a call sends beside its message: frames, names, a token.
 constexpr int64_t kBesideMessage = 512;
-// What came within so short a time before an upload is counted as its own, if it was small.
+// Bytes of small calls that came at most so long before an upload are counted as the upload's.
 constexpr std::chrono::milliseconds kRecently{2};
 constexpr int64_t kSmall = int64_t{64} << 10;
 // An upload that has lasted less is not looked at: nearly all are complete at once.
@@ -138,8 +138,8 @@ void Uploads::RefuseTooMuch(Refused& refused) {
   }
 }
 
-// What gRPC frees in small pieces the allocator keeps, for each thread that has read; so much of it
-// is given back.
+// Whether a trim is due. The allocator keeps the small pieces that gRPC frees, for each thread that
+// has read; trims after much was held give that memory back to the system.
 bool Uploads::IsTrimDue(Clock::time_point now) {
   constexpr int64_t kMuch = int64_t{32} << 20;
   most_held_ = std::max(most_held_, held_);

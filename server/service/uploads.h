@@ -1,9 +1,9 @@
 // Bounds the requests that have begun to come and are not complete.
 //
-// gRPC gives a message out when all of it has come; until then it is in nobody's budget, and its
-// size is not told. What a connection has sent is: the bytes that came since the oldest of its
-// unfinished uploads began, less those of requests that were completed meanwhile, bound what its
-// uploads hold. At each look they take that much of the memory budget. Where the sum of all
+// gRPC gives a message out when all of it has come. Until then no budget has its bytes, and its
+// size is not known. The bytes that a connection has sent are known: those since the oldest of its
+// unfinished uploads began, less those of requests completed meanwhile, are the most that its
+// uploads hold. Each look takes that much of the memory budget. Where the sum of all
 // connections exceeds the limit, or the budget has no more, uploads of the connection that holds
 // most are refused, the oldest first; an upload that is not complete in time is refused too. A
 // connection whose uploads are all of no known caller (health calls, unknown methods) holds at most
@@ -55,12 +55,12 @@ class Uploads final : public OpenStream {
   // `of_caller`: the caller is known, and has been let in.
   void Begin(std::shared_ptr<Upload> upload, const std::string& peer, bool of_caller,
              Clock::time_point now);
-  // `bytes`: of the request that is complete; 0 where it will not be. The upload lives on until a
-  // look at it has ended.
+  // Forgets an upload. `bytes`: those that gRPC gave out of its request, 0 if none. The upload
+  // lives on until a look at it has ended.
   void End(const Upload* upload, const std::string& peer, int64_t bytes);
   void Look(Clock::time_point now) override;
 
-  // At the last look.
+  // The bytes that uploads held at the last look, at most.
   int64_t bytes() const;
 
  private:

@@ -258,7 +258,7 @@ CASTS(kF16, f16)
 CASTS(kE4m3, e4m3)
 CASTS(kE5m2, e5m2)
 
-// What matmul reads as tf32.
+// Rounds an operand of matmul to tf32.
 #define TF32(Rounding, rounding)                                         \
   SCALAR float round_f32_tf32##rounding(float x) {                       \
     return precision::RoundToTf32<precision::CastRounding::Rounding>(x); \

@@ -184,7 +184,7 @@ void RangeCounts::NoteCast(precision::Role role, precision::Format to, double x,
   const double smallest_normal = std::ldexp(1.0, precision::Traits(to).min_exponent);
   const size_t k = static_cast<size_t>(role);
   if (x != 0.0 && std::abs(r) < smallest_normal) ++underflows[k];
-  // What saturated is finite.
+  // A saturated r is finite, so the test is on x rounded without saturation.
   if (!std::isfinite(precision::RoundTo(to, x))) ++overflows[k];
 }
 

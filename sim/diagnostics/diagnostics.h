@@ -1,4 +1,4 @@
-// What happened at each step, as data: columns over steps that merge to the same bits in any order.
+// Records of each step, as data: columns over steps that merge to the same bits in any order.
 //
 // An executor fills a StepDiagnostics for a range of steps and some of the instances. Merge joins
 // two parts of the same steps; Append joins two ranges of the same instances. Sums are integers,
@@ -170,7 +170,7 @@ std::string_view PhaseName(Phase phase);
 enum class NonFiniteClass : uint8_t { kInput, kInvalid, kDivideByZero, kOverflow, kConversion };
 std::string_view NonFiniteClassName(NonFiniteClass c);
 
-// Where a non-finite value was born: the first operation, in order of execution, whose result is
+// The origin of a non-finite value: the first operation, in order of execution, whose result is
 // not finite although its operands are (or the input that came in non-finite).
 struct BirthCertificate {
   Phase phase = Phase::kForward;

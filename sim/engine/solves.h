@@ -1,4 +1,4 @@
-// What the adjoint of a run told of the solves of its implicit derivatives.
+// Reads how the solves of a run's implicit derivatives ended, as its adjoint told (told.h).
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace simgrad::sim {
 
-// Of all instances, in the order in which the adjoint tells of the sites. Call after FinishAdjoint.
+// Solves of all instances by site, in the adjoint's order. Only after Run::FinishAdjoint.
 std::vector<AdjointSolves> SolvesOf(const NumericalProgram& program, const Run& run);
 
 }  // namespace simgrad::sim

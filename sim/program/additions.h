@@ -1,4 +1,4 @@
-// The additions that a state is stored from: what absorption is counted of.
+// Finds the additions that a state is stored from: those of which absorption is counted.
 //
 // Maths: x + y is absorbed where the sum, rounded as the state stores it, is x or y although neither is
 //   zero: a step that does nothing, while its derivative is 1. Definition: docs/semantics.md,
@@ -19,8 +19,8 @@
 
 namespace simgrad::sim {
 
-// Where additions are counted, by place in the text. Programs have few; behind so many of them the
-// others of a role share a site.
+// The most sites, in the order of the text, at which additions are counted. Programs have few. The
+// additions behind them share one site for each role: kOtherAdditions.
 inline constexpr size_t kMostAdditionSites = 64;
 inline constexpr char kOtherAdditions[] = "others";
 struct AdditionSite {
@@ -31,7 +31,7 @@ struct AdditionSite {
 
 struct Addition {
   int32_t site = 0;
-  // Between the sum and the state, in order of execution. They belong to the program.
+  // The casts between the sum and the state, in order of execution. The program owns them.
   std::vector<const Op*> casts;
 };
 
@@ -44,7 +44,7 @@ struct Additions {
   }
 };
 
-// Of a state that is reached along several ways the first counts: states in order, operands in order.
+// Finds them. A sum that is reached along several ways belongs to the first: states, then operands.
 Additions AdditionsOf(const NumericalProgram& program);
 
 }  // namespace simgrad::sim

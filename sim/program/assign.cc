@@ -61,7 +61,7 @@ class Assigner {
   }
 
  private:
-  // What a cast is known by.
+  // The key of a cast: two casts with one key are the same cast.
   struct Cast {
     ValueId source;
     Format format;
@@ -76,7 +76,7 @@ class Assigner {
                         cast.rounding, cast.kept);
     }
   };
-  // Of a value of a role with a scale: where it comes from.
+  // The origin of a value of a role with a scale.
   enum class Scaled : uint8_t {
     kNot,       // it is none
     kComputed,  // an operation of the role
@@ -423,7 +423,7 @@ class Assigner {
     return Written({value, format, setting.overflow, user.role, rounding}, user);
   }
 
-  // What of the value is left in `to` under a scale, in the format that the value has.
+  // The value rounded to `to` under a scale, but kept in the format that the value has.
   ValueId Quantized(ValueId value, Format to, const Op& user) {
     const Format format = program_[value].format.value_or(Format::kF64);
     const ValueId result = Written(

@@ -16,7 +16,7 @@ using Values = std::vector<ValueId>;
 const Type kScalar = {ElementType::kReal, {}};
 const Type kTruth = {ElementType::kBool, {}};
 const Type kCount = {ElementType::kI32, {}};
-// Of |r|, where r leads on.
+// r is the next direction where |r| is below this share of what it was.
 constexpr double kFall = 0.9;
 
 class Solver {
@@ -77,7 +77,7 @@ class Solver {
     if (!type.shape.empty()) holds = Wide(holds, type.shape);
     return Do(kSelect, {holds, a, b}, type);
   }
-  // Of all numbers of a row.
+  // A reduction over all numbers of a row.
   ValueId Over(OpCode code, ValueId row) {
     Op op{.code = code, .operands = {row}};
     op.attributes.axes = {0};
@@ -245,10 +245,12 @@ class Solver {
   }
 
   Values Iterated() {
-    // The first change is tol, which is not below it.
+    // The first change is above tol in every format: tol itself, rounded to that of the adjoint, may lie
+    // below tol as the test has it.
+    constexpr double kFar = 0x1p15;
     const ValueId tol = Number(choice_.tol, kScalar);
     Values start = g_;
-    start.push_back(tol);
+    start.push_back(Number(std::max(kFar, 2 * choice_.tol), kScalar));
     const Values ended = Turns(start, Comparison::kLt, tol, [&](Values now) {
       now.pop_back();
       return NextOf(now);
@@ -274,8 +276,8 @@ class Solver {
 
   // ---- gmres ----
 
-  // What a turn of gmres carries, in this order. Rows of `basis` are orthonormal, and each is A
-  // times its row of `steps`.
+  // The values that a turn of gmres carries, in this order. Rows of `basis` are orthonormal, and
+  // each is A times its row of `steps`.
   enum Carried : size_t { kW, kR, kNext, kBasis, kSteps, kTurns, kRows, kChecks, kNorm, kTrueNorm };
 
   int64_t Restart() const {
@@ -361,7 +363,7 @@ class Solver {
     const ValueId product = Times(now[kNext]);
     const auto [left, step_left] = Orthogonal(product, now[kNext], now);
     const ValueId length = Over(kNorm2, left);
-    // Where A's direction is in the basis, there is nothing to go along.
+    // If `product` is in the span of the basis, there is no new direction.
     const ValueId is_new = Do(kGt, {length, zero}, kTruth);
     const ValueId goes = Do(kAnd, {is_new, Do(kNot, {checks}, kTruth)}, kTruth);
     const ValueId by = Wide(Either(goes, length, one), {count_});
@@ -406,7 +408,7 @@ class Solver {
   const Transposed& transposed_;
   AdjointWriter::Context context_;
   int64_t count_ = 0;
-  // Of gmres: rows of its basis; tol |g|; no basis; g in one row.
+  // Set for gmres: rows of its basis; tol |g|; an empty basis; g in one row.
   int64_t restart_ = 0;
   ValueId bound_ = ValueId::kNone;
   ValueId zeros_ = ValueId::kNone;

@@ -125,6 +125,19 @@ def test_a_server_that_loses_everything_at_once_is_sent_the_whole(keeper):
     assert keeper.named == [True, True, False]
 
 
+def test_an_error_of_the_callers_own_forgets_no_content(keeper):
+    with client_of(keeper.target) as client:
+        rollout(client)
+        keeper.wrong = lambda request, context: refuse(
+            context, Code.INVALID_ARGUMENT, "INVALID_FIELD"
+        )
+        with pytest.raises(sg.InvalidArgument):
+            rollout(client)
+        keeper.wrong = lambda request, context: None
+        rollout(client)
+    assert (keeper.uploads, keeper.named) == (1, [True, True, False, True])
+
+
 def test_the_time_for_all_tries_is_the_calls(keeper):
     left = []
 

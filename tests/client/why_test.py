@@ -165,6 +165,10 @@ def test_a_state_that_stands_still_is_told_where_the_reference_moves():
     ]
     assert not unbacked(said[0])
     assert pair.absorption["v"] == (0.2, 0.4)
+    # That paths are the same is said after it.
+    texts = [s.text for s in sentences(pair)]
+    paths = [k for k, text in enumerate(texts) if text.startswith("f16 takes the path of")]
+    assert paths and texts.index(said[0].text) < paths[0]
 
 
 def test_a_number_that_is_no_fact_is_seen():
@@ -308,3 +312,13 @@ def test_rows_are_as_long_as_their_parts():
     path, rounding, nothing = rects(text)
     assert float(path.get("width")) == pytest.approx(3 * float(rounding.get("width")), abs=0.2)
     assert float(nothing.get("width")) == 0
+
+
+def test_several_objectives_are_refused_before_anything_runs():
+    with sg.Client("localhost:1", timeout=1) as client:
+        for ask in (
+            lambda **more: client.compare(BALL, steps=5, policies=["f64", "f32"], **more),
+            lambda **more: client.sensitivity(BALL, steps=5, **more),
+        ):
+            with pytest.raises(TypeError, match="objective is one name, not .'a', 'b'.; call it for each"):
+                ask(objective=["a", "b"])

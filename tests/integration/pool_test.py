@@ -470,6 +470,7 @@ def test_without_any_server_the_error_says_so(start):
         pool.rollout(BALL, **ball())
         for server in servers:
             server.process.kill()
+            server.process.wait()  # else its port may still be open
         with pytest.raises(sg.Unavailable) as failed:
             pool.rollout(BALL, **ball())
         where = ", ".join(s.target for s in servers)

@@ -155,7 +155,8 @@ class Call:
         """Whether a request that names content failed, and may not if it is sent otherwise."""
         if not self.named or error.reason not in _OF_NAMING:
             return False
-        self.on_lost()
+        if error.reason == "TENSOR_GONE":
+            self.on_lost()
         # An error that is no loss is said of the whole request, which is what the caller wrote.
         self._lost = self._lost + 1 if error.reason == "TENSOR_GONE" else 2
         return True

@@ -20,7 +20,7 @@ class RecordWriter : private LaneBuilder {
  public:
   RecordWriter(const LaneBuilder& lanes, const plan::Plan& plan, const plan::Function& function);
 
-  // Around the steps of a function, and around each of them. `column` counts the steps of the call.
+  // Begin and End enclose the steps, BeginStep begins each. `column`: the step in the call.
   void Begin();
   void BeginStep(llvm::Value* column, llvm::Value* time);
   // For a piece of a step, what the pieces before it looked at lies at `looked`: LookedBytes.
@@ -33,9 +33,9 @@ class RecordWriter : private LaneBuilder {
                 const Told& told);  // kTest, kRun, kDecide
   void Range(const plan::Statement& s, plan::Carrier from, const Told& told);
   void Stored(const plan::Statement& s, const Told& told);
-  // While a flag, an i32, is watched, ranges that count set it.
+  // Names a flag, an i32, that is set where a range counts anything.
   void WatchRanges(llvm::Value* flag) { watched_ = flag; }
-  // Where the steps are sampled.
+  // Counts an addition and whether it was absorbed. Only for steps that are sampled: IsSampled.
   void Absorbed(const plan::Statement& s, const Told& told);
   llvm::Value* IsSampled();
   void Take(const plan::Statement& s, const Told& told);
@@ -51,7 +51,7 @@ class RecordWriter : private LaneBuilder {
   llvm::Value* NegativeWhereNotFinite(llvm::Value* x);
   void JudgeLanes(llvm::Value* time, bool stops, uint64_t code);
   void BeginLanes();
-  // Adds `times` for each lane of the masks.
+  // Adds `times` to the underflows and the overflows of a role for each lane of `under` and `over`.
   void CountRanges(precision::Role role, int64_t times, const Vectors& under, const Vectors& over);
 
   // Counters of 32 bits in registers, for loops over elements: they become vectors where nothing
@@ -61,7 +61,7 @@ class RecordWriter : private LaneBuilder {
   std::pair<Vectors, Vectors>& CountersOf(int key, Counters& all);
   void Count(const Vectors& counter, llvm::Value* flag, int64_t times);
   void CountLanes(llvm::Value* counter, const Vectors& mask, int64_t times);
-  // To two columns of what a member of GroupArgs points to.
+  // Adds each pair of counters to `member` at stride * key, at the offsets `first` and `second`.
   void AddAll(const Counters& all, Member member, uint64_t stride, uint64_t first, uint64_t second);
 
   DecisionWriter decisions_;

@@ -18,7 +18,7 @@ except ImportError as _error:
         "simgrad.jax lowers steps that are written in JAX, which is not installed: pip install jax"
     ) from _error
 
-# Of JAX's releases: its primitives change between them. pyproject.toml declares the same.
+# The range of JAX's releases that is known: primitives change between releases. As in pyproject.toml.
 _FIRST, _PAST = (0, 10), (0, 11)
 if not _FIRST <= _jax.__version_info__[:2] < _PAST:
     _warnings.warn(

@@ -16,7 +16,7 @@ from simgrad.local import local
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Of one leaf: the largest |a - b| / max(1, largest |leaf|) over instances and steps."""
+    """The difference of one leaf: the largest |a - b| / max(1, largest |leaf|) over instances and steps."""
 
     name: str
     worst: float
@@ -70,7 +70,7 @@ class JaxStep:
         self._turn = jax.jit(turn)
 
     def _first(self, leaves: list[np.ndarray]) -> list[np.ndarray]:
-        """What a run starts from, of what was sent."""
+        """The leaves that a run starts from: those that were sent, or those that init makes of them."""
         if self._starts is None:
             return leaves
         made = self._starts({"state": self._group.built(leaves), **self._others})

@@ -214,7 +214,7 @@ def _element(dtype: np.dtype) -> int:
 
 
 def _take(b: ProgramBuilder, x: Node, operands: Sequence[Expression]) -> Expression:
-    """Of several arrays: of these flat, one after the other."""
+    """Takes elements of the arrays, which are flattened and joined one after the other if there are several."""
     flat = operands[0]
     if len(operands) > 1:
         lines = [b.reshape(y, shape=(size_of(y.shape),)) for y in operands]
@@ -229,7 +229,7 @@ def _take(b: ProgramBuilder, x: Node, operands: Sequence[Expression]) -> Express
 
 
 def _random_bits(b: ProgramBuilder, x: Node) -> Expression:
-    """Of draws of 16 bits each: as many as f32 and f64 hold."""
+    """Random bits, made of draws of 16 bits each: f32 and f64 hold so many exactly."""
     element = _element(x.dtype)
     made = None
     for place in range(0, 8 * x.dtype.itemsize, 16):

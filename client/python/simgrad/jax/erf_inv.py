@@ -39,12 +39,12 @@ SLOPE = float(np.sqrt(np.pi)) / 2  # of the inverse at x, by exp(-erf_inv(x)^2)
 
 
 def erf_inv(x: Any) -> Any:
-    """Of reals in [-1, 1]; the ends give infinities."""
+    """The inverse of erf for reals in [-1, 1]; the ends give infinities."""
     return jnp.where(1.0 - jnp.abs(x) <= 0, x * jnp.inf, finite_erf_inv(x))
 
 
 def finite_erf_inv(x: Any) -> Any:
-    """Between the ends. What chooses a polynomial compares with 0: a guard, which is no decision."""
+    """erf_inv without the ends. The choice of a polynomial compares with 0: a guard, which is no decision."""
     w = -jnp.log1p(-x * x)
     root = jnp.sqrt(w)
     near, middle, far = _horner(_NEAR, w - 3.125), _horner(_MIDDLE, root - 3.25), _horner(_FAR, root - 5.0)

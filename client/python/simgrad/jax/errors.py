@@ -1,4 +1,4 @@
-"""What is wrong with a step: all of a kind at once, each with the line that asked for it."""
+"""Problems of a step: all of a kind at once, each with the line that asked for it."""
 
 from __future__ import annotations
 

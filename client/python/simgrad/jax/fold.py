@@ -1,4 +1,4 @@
-"""What operations give on numbers that are known while tracing.
+"""Results of operations on numbers that are known while tracing.
 
 A partial evaluator: what is not in FOLDED is left to JAX (`lowering.py`).
 """
@@ -55,7 +55,7 @@ def _shifted(shift: Callable[[Any, Any], Any]) -> Callable[..., np.ndarray]:
     return fold
 
 
-# Of formats of reals: bits of the significand, the exponent of the smallest normal number, the largest number.
+# By format of reals: bits of the significand, exponent of the smallest normal number, largest number.
 _FORMATS = {"f32": (24, -126, 2.0**128 - 2.0**104), "f16": (11, -14, 65504.0), "bf16": (8, -126, 2.0**128 - 2.0**120)}
 
 
@@ -184,7 +184,7 @@ _BINARY = (
     *("lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "shl", "shr"),
 )
 ELEMENTWISE = frozenset((*_UNARY, *_BINARY, "select"))
-# What can be computed although the program would not: it makes no NaN or infinity of finite reals.
+# Operations that do no harm where the program would skip them: finite reals give no NaN or infinity.
 HARMLESS = frozenset(
     (
         *("neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "sin", "cos", "tanh"),

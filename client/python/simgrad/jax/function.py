@@ -47,11 +47,11 @@ _PER_STEP = ("control", "data")  # what may have a value per step
 
 @dataclasses.dataclass
 class FunctionResult:
-    """Of one instance.
+    """The answer for one instance.
 
     Attributes:
       state: the final state, a pytree like the example; None for leaves that are neither state nor
-        constant nor recorded. trajectory: of what is recorded, by name, [time, shape].
+        constant nor recorded. trajectory: the recorded values by name, [time, shape].
     """
 
     state: Any
@@ -83,7 +83,7 @@ class _Output:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """What the arrays of a call are, and its steps."""
+    """The arrays that go into and come out of a call, and its number of steps."""
 
     inputs: tuple[_Input, ...]
     outputs: tuple[_Output, ...]
@@ -97,7 +97,7 @@ class _Call:
 
 @dataclasses.dataclass(frozen=True)
 class _Residuals:
-    """What a backward pass needs: the inputs, and the places of those that are differentiated."""
+    """The data for a backward pass: the inputs, and the places of those that are differentiated."""
 
     leaves: tuple[Any, ...]
     wanted: tuple[int, ...]
@@ -140,7 +140,7 @@ _MOST_KEPT = 16  # of one function: backward passes follow soon, and a rollout h
 
 
 class RolloutFunction:
-    """What `simgrad.jax.function` returns: run(state, control=, params=, data=, steps=) -> FunctionResult.
+    """The result of `simgrad.jax.function`: run(state, control=, params=, data=, steps=) -> FunctionResult.
 
     A leaf of control and data has the example's shape, or [steps, shape] for a value per step; a group
     that is left out has the numbers of the example. `steps` is a Python number, and may be left out where
@@ -200,7 +200,7 @@ class RolloutFunction:
         return self.world.groups[kind]
 
     def _steps(self, inputs: Sequence[tuple[_Input, Shape]], given: int | None) -> int:
-        """Of the call, else of the function, else as many as there are values per step."""
+        """The number of steps: of the call, else of the function, else the number of values per step."""
         steps = self.steps if given is None else given
         if steps is not None:
             try:

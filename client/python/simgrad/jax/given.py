@@ -1,4 +1,4 @@
-"""What an author gives by name: caps of loops, names of sites, roles."""
+"""Settings that an author gives by name: caps of loops, names of sites, roles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Given(Generic[T]):
         self._used: set[str] = set()
 
     def find(self, *names: str) -> T | None:
-        """What was given for the first of these names that is there; they all count as used."""
+        """The value of the first of these names that was given, or None. All given ones of them count as used."""
         found = [name for name in names if name in self._by_name]
         self._used.update(found)
         return self._by_name[found[0]] if found else None

@@ -105,7 +105,7 @@ class Graph(Layout):
         return scope
 
     def argument(self, scope: Scope, shape: Sequence[int], dtype: Any, kind: str, index: int) -> Node:
-        """What a loop carries ("carry") or scans ("scanned") by its place."""
+        """Adds the node for the value at place `index` of those that a loop carries ("carry") or scans ("scanned")."""
         attributes = {"of": scope, "kind": kind, "index": index}
         made = Node("argument", (), attributes, shape, dtype, self.line, scope)
         scope.arguments.append(made)

@@ -50,6 +50,6 @@ def write_with_kink(b: ProgramBuilder, x: Node, operands: Sequence[Expression]) 
 
 
 def _share(b: ProgramBuilder, g: Expression, mine: Expression, other: Expression) -> Expression:
-    """Of a cotangent, for one of two: all of it, or half where both are the result."""
+    """The share of a cotangent for one of two operands: all where it is the result, half where both are, else 0."""
     half = b.apply("mul", g, b.literal(0.5, g.shape))
     return b.select(mine, b.select(other, half, g), b.literal(0.0, g.shape))

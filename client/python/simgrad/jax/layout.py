@@ -221,7 +221,7 @@ class Layout:
 
     @staticmethod
     def _used(arrays: Sequence[Value], places: np.ndarray) -> tuple[list[int], np.ndarray]:
-        """Which arrays are read, and the numbers into these alone."""
+        """The places of the arrays that are read, and `places` as numbers into those arrays alone."""
         offsets = np.concatenate([[0], np.cumsum([size_of(x.shape) for x in arrays])])
         moved, used, before = np.array(places), [], 0
         for k in range(len(arrays)):

@@ -1,4 +1,4 @@
-"""Which nodes of a graph are needed for some of its outputs, and which results of loops."""
+"""Finds the nodes of a graph that some of its outputs need, and the results of loops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simgrad.jax.node import CONTROL, Node, Scope, Value
 
 
 class Live:
-    """What some outputs need.
+    """The nodes that some outputs need.
 
     Attributes:
       nodes: in an order in which operands come first.
@@ -50,7 +50,7 @@ class Live:
             self._stack.extend(x.operands)
 
     def _reach_argument(self, x: Node) -> None:
-        """What feeds it: the carried value, first and following, or what is scanned."""
+        """Reaches the values behind an argument: the carried value, first and following, or the scanned array."""
         loop, index = self.owner[x.attributes["of"]], x.attributes["index"]
         carried = loop.attributes["carried"]
         if x.attributes["kind"] == "carry":

@@ -49,7 +49,7 @@ _HERE = f"{pathlib.Path(__file__).parent}{os.sep}"
 
 
 class NotLowered(Exception):
-    """What a rule does not know; args: (what, hint)."""
+    """Raised by a rule for something that it does not know; args: (what, hint)."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -100,7 +100,7 @@ class Lowering:
         self._open: list[Any] = []  # equations that are being lowered, the innermost last
 
     def jaxpr(self, closed: Any, operands: Sequence[Value]) -> list[Value]:
-        """What a jaxpr gives for these operands."""
+        """The results of a jaxpr for these operands."""
         jaxpr = getattr(closed, "jaxpr", closed)
         environment: dict[Any, Value] = {}
         for variable, constant in zip(jaxpr.constvars, getattr(closed, "consts", ())):
@@ -129,7 +129,7 @@ class Lowering:
         return self.graph.line
 
     def function(self, function: Callable[..., Any], *operands: Value) -> list[Value]:
-        """What a function of JAX gives for these operands: for primitives that others make up."""
+        """The results of a function of JAX for these operands: for primitives that are made of others."""
         types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
         return self.jaxpr(jax.make_jaxpr(function)(*types), operands)
 
@@ -218,7 +218,7 @@ _HINTS = {
 }
 # The names that the language has for JAX's formats of reals.
 FORMATS = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-# What rounds, of operations that lower to others which do not narrow by themselves.
+# Primitives that JAX rounds to its format, while the operations that they lower to do not narrow.
 _ROUNDED = frozenset(
     (
         *("exp2", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv"),
@@ -244,7 +244,7 @@ EVALUATED = frozenset(
 
 
 def evaluated(equation: Any, operands: Operands) -> list[Value]:
-    """What JAX gives for numbers."""
+    """The results of an equation, computed by JAX: its operands are numbers."""
     with jax.ensure_compile_time_eval():
         given = [
             wrapped(x, v.aval.dtype) if _is_key(v.aval) else np.asarray(x, v.aval.dtype)

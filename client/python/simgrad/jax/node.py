@@ -25,7 +25,7 @@ Place = tuple[str, int, str]  # of a line: path, number and function
 
 
 class Line(NamedTuple):
-    """Where the user's code asked for an operation. `scope` is JAX's stack of named scopes."""
+    """The line of the user's code that asked for an operation. `scope` is JAX's stack of named scopes."""
 
     path: str = ""
     number: int = 0

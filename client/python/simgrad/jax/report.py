@@ -1,4 +1,4 @@
-"""What was found in a step, for people and for tests."""
+"""A report on what was found in a step, for people and for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_OPERATIONS = ("literal", "input", "argument", "result")
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a world of JAX is made of; str() gives it as text.
+    """A summary of what a world of JAX is made of; str() gives it as text.
 
     Attributes:
       operations: of the step, by code. state, constants, observables: leaves of the state, by name.
@@ -100,7 +100,7 @@ class Report:
 
 
 def _by_role(nodes: Sequence[Node], roles: Mapping[Node, str]) -> dict[str, dict[str, int]]:
-    """The roles with most operations first."""
+    """The number of operations by role and function of the source, roles with most operations first."""
     found: dict[str, dict[str, int]] = collections.defaultdict(collections.Counter)
     for x in nodes:
         found[roles.get(x) or "dynamics"][x.line.function or "(unknown)"] += 1

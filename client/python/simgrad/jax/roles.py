@@ -19,10 +19,10 @@ from simgrad.jax.given import Given
 from simgrad.jax.liveness import Live
 from simgrad.jax.node import COMPARISONS, CONTROL, REAL, Line, Node, Scope, Value
 
-# What an operation can have (program_from_proto.cc).
+# The roles that an operation can have (program_from_proto.cc).
 WORDS = ("state", "dynamics", "solver", "termination", "event", "network", "objective")
-_SMALLEST = 1e-5  # what a guard compares with, at most, or an infinity
-# What chooses by reals, and the name of its test where the author gives none (name_tests.cc).
+_SMALLEST = 1e-5  # the largest number that a guard compares with, other than an infinity
+# Operations that choose by reals, with the name of the test where the author gives none (name_tests.cc).
 CHOICES = {
     **{op: op for op in ("argmax", "argmin", "argsort", "cholesky", "convert")},
     "lu_permutation": "lu",
@@ -61,7 +61,7 @@ def _is_for_tests(found: Mapping[Node, str], x: Node) -> bool:
 
 
 def kinds(live: Live, outputs: Iterable[Value]) -> dict[Node, str]:
-    """What each comparison of reals is for, by the server's rule: termination, guard, event or weight.
+    """The kind of each comparison of reals, by the server's rule: termination, guard, event or weight.
     A guard compares with zero, a small number or an infinity, and chooses or weighs alone."""
     users, ending = users_of(live), behind_predicates(live)
     kept = {x for x in outputs if isinstance(x, Node)}
@@ -111,13 +111,13 @@ def _decides(x: Node, users: Mapping[Node, list[Node]], kept: set[Node]) -> bool
 
 
 def behind_predicates(live: Live) -> set[Node]:
-    """What reaches the test of a loop, also through carried values, as bools and integers."""
+    """The nodes that reach the test of a loop as bools and integers, also through carried values."""
     return _behind((y for x in live.nodes if x.op == "while" for y in x.regions[0].results), live)
 
 
 def choosing(live: Live, outputs: Iterable[Value]) -> list[Node]:
-    """What chooses integers by reals, by the server's rule: the largest, an order, pivots; and a conversion that
-    reaches the test of a loop, a choice, a place, or what is carried or kept."""
+    """The nodes that choose integers by reals, by the server's rule: argmax, an order, pivots; and a conversion
+    that reaches the test of a loop, a choice, a place, or what is carried or kept."""
     roots = [x for x in outputs if isinstance(x, Node) and x.dtype != REAL]
     for x in live.nodes:
         if x.op in ("select", "cond"):
@@ -138,7 +138,7 @@ def choosing(live: Live, outputs: Iterable[Value]) -> list[Node]:
 
 
 def _behind(roots: Iterable[Node], live: Live) -> set[Node]:
-    """What these are made of, as bools and integers."""
+    """The nodes that these are made of through bools and integers, up to tests; these among them."""
     reached: set[Node] = set()
     stack = list(roots)
     while stack:

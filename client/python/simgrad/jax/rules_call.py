@@ -150,7 +150,7 @@ def _transposed(equation: Any, reals: list[int]) -> Callable[..., Any]:
 
 
 def _bound(equation: Any, operands: list[Any]) -> list[Any]:
-    """What the primitive gives, where JAX applies the author's rules."""
+    """The results of the primitive, bound so that JAX applies the author's rules."""
     bound = equation.primitive.get_bind_params(equation.params)
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
     return list(equation.primitive.bind(*functions, *operands, **params))

@@ -15,7 +15,7 @@ from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import Lowering, Operands, primitives_of, rule
 from simgrad.jax.node import BOOL, DRAWS, I32, Line, Node, Scope, Value, neutral, same
 
-# What a loop carries changes, or keeps its first value and is no carried value then.
+# Whether each value that a loop carries keeps its first value, and so need not be carried.
 _Fixed = list[bool]
 
 
@@ -436,7 +436,7 @@ def _choice(graph: Graph, index: Value, branches: int) -> Value:
 
 
 def _without_error(low: Lowering, equation: Any, index: Value) -> int | None:
-    """Of Equinox's error_if, the branch that goes on; the other one ends the run."""
+    """The index of the branch of Equinox's error_if that goes on; the other one ends the run. None: no error_if."""
     graph, branches = low.graph, equation.params["branches"]
     if len(branches) != 2:
         return None

@@ -18,7 +18,7 @@ _SCATTERS = {
 
 @dataclasses.dataclass(frozen=True)
 class _Windows:
-    """Where windows of an array lie: JAX's numbers of dimensions, of a gather and of a scatter alike.
+    """The places of windows of an array: JAX's dimension numbers, alike for a gather and a scatter.
 
     Attributes:
       offsets: axes of the result that run in a window. removed: axes of the array that a window has
@@ -64,7 +64,7 @@ class _Windows:
         return all(n == array[d] for d, n in enumerate(self.sizes) if d != self.indexed[0])
 
     def order(self, array: Shape, rank: int) -> list[int]:
-        """Of `lines`: for each axis of JAX's result that of [before the axis, indices, behind it]."""
+        """If `lines` holds: by axis of JAX's result, its axis in [axes before `axis`, of indices, behind `axis`]."""
         [axis] = self.indexed
         batch = rank - len(self.offsets)
         behind = iter([d if d < axis else d - 1 + batch for d in range(len(array)) if d != axis])

@@ -19,12 +19,12 @@ from simgrad.jax.node import I64, REAL, U32, Node, Value, neutral
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
-# Of formats of reals by their width: bits behind the point, and the word of 1.
+# By width of a format of reals: bits behind the point, and the word of 1.
 _MANTISSA = {32: (23, 0x3F800000), 64: (52, 0x3FF0000000000000)}
 
 
 def key_shape(aval: Any) -> tuple[int, ...]:
-    """Of an array of keys, as its words have it."""
+    """The shape of the words of an array of keys."""
     return (*aval.shape, *aval.dtype._impl.key_shape)
 
 
@@ -106,7 +106,7 @@ def draws_normally(equation: Any) -> bool:
 
 
 def normals_of(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
-    """What jax.random.normal gives: of the language's own draws, or by the inverse of erf, which is finite in any format."""
+    """The results of jax.random.normal: the language's own draws, or by the inverse of erf, finite in any format."""
     if _draws(low, *operands):
         return [low.graph.draw("normal", equation.outvars[0].aval.shape, REAL)]
     before, low.draws_normally = low.draws_normally, True
@@ -159,7 +159,7 @@ def _bitcast(low: Lowering, equation: Any, operands: Operands) -> Value:
 
 
 def _fraction(low: Lowering, x: Value, real: np.dtype) -> Value | None:
-    """What is above 1 in a real whose sign and exponent are those of 1; None: they are not known to be."""
+    """x - 1, of bits x of a real with the sign and exponent of 1; None where they are not known to be those."""
     graph = low.graph
     behind, one = _MANTISSA.get(8 * real.itemsize, (0, 0))
     if not isinstance(x, Node) or x.op != "or" or 8 * x.dtype.itemsize != 8 * real.itemsize:
@@ -180,7 +180,7 @@ def _fraction(low: Lowering, x: Value, real: np.dtype) -> Value | None:
 
 
 def _shifted_from(low: Lowering, x: Node, places: int) -> Node | None:
-    """What was shifted down by so many places or more to make x."""
+    """The node that was shifted down by at least so many places to make x; None where x is no such shift."""
     if x.op == "and" and x.dtype == I64:  # a logical shift of 64 bits
         x = next((y for y in x.operands if y.op == "shr"), x)
     if x.op != "shr":

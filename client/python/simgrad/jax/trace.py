@@ -61,7 +61,7 @@ class Step:
 
     @property
     def outputs(self) -> list[Value]:
-        """What the step is computed for."""
+        """The values that the step is computed for: next states, exports, tests of halts."""
         return [*self.following.values(), *self.exports.values(), *(x.operands[0] for x in self.halts)]
 
 

@@ -79,7 +79,7 @@ class _Cost:
 
 
 class _Init:
-    """What a run starts from, lowered by itself.
+    """The function that gives a run its start, lowered by itself.
 
     Attributes:
       names: leaves of the state that it gives.
@@ -134,13 +134,13 @@ class _Init:
 
 
 class JaxWorld(World):
-    """What `simgrad.jax.world` returns: Client.rollout and Client.gradient take and give its pytrees.
+    """The result of `simgrad.jax.world`: Client.rollout and Client.gradient take and give its pytrees.
 
     Attributes:
       step: the function. state, constants, observables: leaves of the state, by name.
       exports: what can be recorded.
       sites: the lines that decide, as Site.
-      starts: of init, a function of {kind: pytree} that gives leaves of the state by name; None without init.
+      starts: init as a function of {kind: pytree} that gives leaves of the state by name; None without init.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class JaxWorld(World):
         self._declared = {(i.kind, i.name) for i in program.inputs}
 
     def report(self) -> Report:
-        """What was found in the step; str() of it is for people."""
+        """A report on what was found in the step; str() of it is for people."""
         return self._report
 
     @property
@@ -589,7 +589,7 @@ class _Writer:
 
 
 class _Unnamed(dict[Place, str]):
-    """Of costs and of init: their loops have one name, and their comparisons no sites."""
+    """Names for costs and for init: their loops have one name, and their comparisons no sites."""
 
     def __init__(self, name: str):
         super().__init__()

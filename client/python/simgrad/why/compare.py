@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(repr=False)
 class Pair:
-    """What parts a variant from the reference.
+    """The differences of a variant from the reference.
 
     Attributes:
       reference, other: their names. reference_result, other_result: their answers.
@@ -81,7 +81,7 @@ class Pair:
 
 @dataclass(repr=False)
 class Comparison:
-    """What Client.compare returns.
+    """The result of Client.compare.
 
     Attributes:
       reference: name of the first variant.
@@ -145,7 +145,7 @@ def compare(
     progress: bool | ProgressCallback,
     **arguments: Any,
 ) -> Comparison:
-    """What Client.compare does."""
+    """Does the work of Client.compare."""
     if divide and not gradient:
         raise ValueError("split=True divides the error of a gradient: it needs gradient=True")
     check_arguments(arguments, gradient)

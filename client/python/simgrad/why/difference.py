@@ -14,7 +14,7 @@ _WORDS = {"initial": "state", "params": "param", "controls": "control"}
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one array of another run from the reference's.
+    """The difference of one array of another run from the reference's.
 
     Attributes:
       largest: largest |other - reference|; inf or NaN where an element of either is not finite and they differ.
@@ -29,13 +29,13 @@ class Difference:
 
     @property
     def rank(self) -> float:
-        """Of differences by size: the relative one, what is not finite last."""
+        """The key that sorts differences by size: the relative one; inf where that is NaN."""
         return float("inf") if np.isnan(self.relative) else self.relative
 
 
 @dataclass(frozen=True)
 class GradientDifference(Difference):
-    """And of a gradient, for (reference, other):
+    """The difference of a gradient; also, for (reference, other):
 
     Attributes:
       connected: instances in which the input received a cotangent.
@@ -49,7 +49,7 @@ class GradientDifference(Difference):
 
 
 def difference(reference: np.ndarray, other: np.ndarray) -> Difference:
-    """Maths: in f64; an infinity that both have is no difference."""
+    """How far `other` is from `reference`, in f64; an infinity or a NaN that both have is no difference."""
     a, b = np.asarray(reference, np.float64), np.asarray(other, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, b - a)
@@ -74,7 +74,7 @@ def _relative(off: np.ndarray, a: np.ndarray) -> float:
 def differences(
     reference: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]
 ) -> dict[str, Difference]:
-    """By name, of what both have in one shape."""
+    """The differences by name, of arrays that both have in one shape."""
     return {
         name: difference(a, other[name])
         for name, a in reference.items()
@@ -93,7 +93,7 @@ def gradients_by_name(result: Gradient) -> dict[str, np.ndarray]:
 
 
 def gradient_differences(reference: Gradient, other: Gradient) -> dict[str, GradientDifference]:
-    """By name, as gradients_by_name has it."""
+    """The differences of gradients, under the names that gradients_by_name gives."""
     a, b = gradients_by_name(reference), gradients_by_name(other)
     found = {}
     for name, plain in differences(a, b).items():

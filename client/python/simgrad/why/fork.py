@@ -1,4 +1,4 @@
-"""Where the paths of two runs part."""
+"""Finds where the paths of two runs part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simgrad.why.work import Variant, Work
 
 @dataclass(frozen=True)
 class Side:
-    """What one of two runs did at a fork, in the instance and the step of it.
+    """One of two runs at a fork: what it did in the instance and the step of the fork.
 
     Attributes:
       iterations, reason: of a loop: how often it turned, and why it stopped; -1 and "" for another test.
@@ -61,7 +61,7 @@ class Fork:
 
 @dataclass(frozen=True)
 class Forks:
-    """Where the paths of all instances part.
+    """The places where the paths of all instances part.
 
     Attributes:
       parted: [N] bool: whether the paths differ.
@@ -93,7 +93,7 @@ class Forks:
 def forks_of(
     work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
 ) -> Forks:
-    """Where two runs part: by their paths where both have one, else by signatures.
+    """Finds where two runs part: by their paths where both have one, else by signatures.
 
     Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
     were several tests. Without paths, log2(T) prefixes of both runs.
@@ -200,7 +200,7 @@ def look_closely(
     site: str = "",
     index: tuple[int, ...] = (),
 ) -> Fork:
-    """What both runs of one instance do at a step at which they part: they run again, alone. `site` and
+    """The fork of both runs of one instance at a step at which they part: they run again, alone. `site` and
     `index`: of the decision, where paths told it. A side that rounds by chance follows no path, so its margin
     is that of the nearest test."""
     alone = work.take([instance])
@@ -243,7 +243,7 @@ def _exact(side: Side, forced: Rollout, site: str, step: int) -> Side:
 
 
 def traces_of(run: Rollout) -> dict[str, TerminationTrace | EventTrace]:
-    """What happened at every site: loops, then other tests."""
+    """The traces of every site by name: loops, then other tests."""
     return {**run.sites, **run.events}
 
 

@@ -1,4 +1,4 @@
-"""Which test is a knife edge: runs that differ in rounding alone."""
+"""Finds the tests that are knife edges, by runs that differ in rounding alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SiteSensitivity:
 
 @dataclass(repr=False)
 class Sensitivity:
-    """What Client.sensitivity returns.
+    """The result of Client.sensitivity.
 
     Attributes:
       base: the run under the policy itself. results: the k others, in order. names: what each did.
@@ -149,7 +149,7 @@ def sensitivity(
     progress: bool | ProgressCallback,
     **arguments: Any,
 ) -> Sensitivity:
-    """What Client.sensitivity does."""
+    """Does the work of Client.sensitivity."""
     if runs < 1:
         raise ValueError(f"runs {runs}: at least 1")
     check_arguments(arguments, gradient)

@@ -1,4 +1,4 @@
-"""What a comparison says in words. Each sentence keeps the facts that it states, for whoever checks it."""
+"""A comparison in words. Each sentence keeps the facts that it states, so that they can be checked."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ class Sentence:
 
 
 def sentences(pair: Pair) -> list[Sentence]:
-    """What is to be said of a pair, the most important first: gradients that became zero in most instances,
-    then where paths part, then states that stand still, then the rest."""
+    """The sentences about a pair, the most important first: gradients that became zero in most instances,
+    then where paths part, then states that stand still, then the rest. Paths that do not part come behind these."""
     zeros = _of_zero_gradients(pair)
     most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
     rest = [said for said in zeros if said not in most]
     still = _of_absorption(pair)
-    said = [*most, *_of_paths(pair), *still, *rest, *_of_gradients(pair), *_of_parts(pair)]
+    paths = _of_paths(pair)
+    parts = pair.forks is not None and pair.forks.count > 0
+    # That paths are the same explains nothing where states stand still.
+    first = [*paths, *still] if parts else [*still, *paths]
+    said = [*most, *first, *rest, *_of_gradients(pair), *_of_parts(pair)]
     return said if pair.gradients else [*said, _of_states(pair)]
 
 
@@ -46,7 +50,7 @@ def _count(number: int, of: int) -> str:
 
 
 def cause(fork: Fork, reference: str, whose: str = "") -> tuple[str, dict[str, Any]]:
-    """What the other run did at a fork, and what the reference did instead. `whose`: said of the margin."""
+    """The cause of a fork: what the other run did there, and the reference instead. `whose` follows the margin."""
     mine, theirs = fork.other, fork.reference
     at = f"at step {fork.step}"
     if np.isfinite(mine.margin_ulps):
@@ -109,8 +113,8 @@ def _of_zero_gradients(pair: Pair) -> list[Sentence]:
 
 
 def _of_all(pair: Pair, forks: Forks, gate: str) -> tuple[str, dict[str, Any]]:
-    """What the paths of all instances have to do with something that holds in all of them. A fork is the cause
-    only where all part at its site, and nothing else gates the gradient."""
+    """Relates the paths of all instances to a gradient that is zero in all of them. A fork is the cause only
+    where all part at its site, and nothing else gates the gradient."""
     number, first = pair.other_result.instances, forks.first
     if not forks.count:
         return f", although it takes the path of {pair.reference} in all of them", {"parted": 0}
@@ -205,7 +209,7 @@ def _of_gradients(pair: Pair) -> list[Sentence]:
 
 
 def _beyond(pair: Pair, off: Difference) -> str:
-    """Of a difference that has no size."""
+    """The words for a difference whose relative size is not finite."""
     if np.isnan(off.relative):
         return f"is not finite in {pair.other} or in {pair.reference}"
     return f"in {pair.other} is off by {off.largest:.3g} at most, where that in {pair.reference} is zero"

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from simgrad.client import Client
 
 BITS = {"f64": 64, "f32": 32, "bf16": 16, "f16": 16, "e4m3": 8, "e5m2": 8}
-# What a program has whether or not its operations name it.
+# Roles that a program has whether or not its operations name them.
 _EVERYWHERE = ("state", "objective", "tape", "adjoint", "gradient")
 Formats = tuple[str, ...]
 
 
 @dataclass(frozen=True, order=True)
 class Knob:
-    """What has a format of its own: a role, or a site."""
+    """A part of a program that has a format of its own: a role, or a site."""
 
     kind: str  # "role" or "site"
     name: str
@@ -76,7 +76,7 @@ class Trial:
 
 @dataclass(repr=False)
 class Tuned:
-    """What Client.tune returns.
+    """The result of Client.tune.
 
     Attributes:
       policy: the cheap policy. formats: the format of each knob, by its name.
@@ -123,7 +123,7 @@ class Tuned:
         )
 
     def table(self) -> str:
-        """What was tried, a row each."""
+        """The trials, a row each."""
         rows = [["tried", "cost", "keep their path", "gradient off by", ""]]
         for t in self.tried:
             what = f"{t.knob} {t.format}" if t.knob else ("all" if t.sample == "search" else "confirmation")
@@ -205,7 +205,7 @@ def tune(
     progress: bool | ProgressCallback,
     **arguments: Any,
 ) -> Tuned:
-    """What Client.tune does."""
+    """Does the work of Client.tune."""
     _check(bound, keep, formats)
     check_arguments(arguments, True)
     with Calls("tune", timeout, retry, progress) as calls:

@@ -111,7 +111,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Work:
-    """What runs, without its policy: inputs by name as they are sent, and the options of a call.
+    """The work of a run without its policy: inputs by name as they are sent, and the options of a call.
 
     Attributes:
       inputs: arrays by group (initial, params, controls, data) and name.
@@ -212,13 +212,16 @@ class Work:
 
 
 def check_arguments(arguments: Mapping[str, Any], gradient: bool) -> None:
-    """Raises TypeError for arguments of calls that would have no effect."""
+    """Raises TypeError for arguments of calls that would have no effect, and for several objectives."""
     for name in _SET_HERE:
         if name in arguments:
             raise TypeError(f"{name} differs between the runs, and cannot be given")
     for name in _OF_GRADIENTS:
         if not gradient and arguments.get(name) is not None:
             raise TypeError(f"{name} is of gradients: leave it or gradient=False out")
+    objective = arguments.get("objective")
+    if not isinstance(objective or "", str):
+        raise TypeError(f"objective is one name, not {objective!r}; call it for each")
 
 
 def work_of(

@@ -48,7 +48,8 @@ struct Answer {
 // One step of a world in f64, whose objective is "end".
 absl::StatusOr<Answer> Reversed(const std::function<void(Builder&)>& write,
                                 const std::vector<LoopChoice>& loops,
-                                const std::map<std::string, std::vector<double>>& given = {}) {
+                                const std::map<std::string, std::vector<double>>& given = {},
+                                const std::string& preset = "f64") {
   Builder b("test");
   write(b);
   const auto world = b.Finish();
@@ -56,7 +57,9 @@ absl::StatusOr<Answer> Reversed(const std::function<void(Builder&)>& write,
   AdjointSpec spec{.objective = "end"};
   for (const Input& input : world->inputs) spec.wanted.push_back(IsDifferentiable(*world, input));
   spec.loops = loops;
-  auto program = Lower(*world, tests::PolicyOf(tests::Preset("f64")), "end", spec);
+  precision::PolicySpec policy = tests::Preset(preset);
+  policy.loss_scale = 1.0;  // f16 does not hold twice that of its preset
+  auto program = Lower(*world, tests::PolicyOf(policy), "end", spec);
   if (!program.ok()) return program.status();
   Work work = tests::WorkOf(*std::move(program), 1, 1);
   const Program& lowered = work.batch.program->program;
@@ -165,6 +168,21 @@ TEST(Implicit, SolvesForAScalar) {
       EXPECT_NEAR(solved->gradients.at("p").Get(0), 1.0 / (0.5 + damping), 1e-11);
       EXPECT_EQ(solved->connected.at("x"), 0);
       EXPECT_NE(solved->text.find("site=loop.adjoint"), std::string::npos);
+    }
+  }
+}
+
+// The adjoint's format is narrower than that of the test in two of them, and rounds tol to less.
+TEST(Implicit, SolvesUnderEveryPreset) {
+  for (const std::string& preset : precision::PresetNames()) {
+    for (const Solve solver : {Solve::kIteration, Solve::kLu, Solve::kGmres}) {
+      for (const double tol : {1e-9, 1e-3}) {
+        LoopChoice choice = Implicit(solver, tol);
+        choice.restart = solver == Solve::kGmres ? 4 : choice.restart;
+        const auto answer = Reversed(Halving(40), {choice}, {{"x", {8.0}}}, preset);
+        ASSERT_TRUE(answer.ok()) << answer.status();
+        EXPECT_NEAR(answer->gradients.at("p").Get(0), 2.0, 0.02) << preset << " " << tol;
+      }
     }
   }
 }
