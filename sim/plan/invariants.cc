@@ -19,11 +19,12 @@ class Finder {
         function_(function),
         varies_(function.statements.size(), false),
         makers_(function.registers.size(), kNone),
-        buffers_(function.buffers.size()) {}
+        buffers_(function.buffers.size()),
+        is_inside_(function.buffers.size(), false) {}
 
   void Run() {
     const size_t count = function_.statements.size();
-    for (size_t k = 0; k < count; ++k) Note(k, function_.statements[k]);
+    for (size_t k = 0; k < count; ++k) Note(k, function_.statements[k], false);
     for (size_t k = 0; k < count; ++k) NoteReaders(k, function_.statements[k]);
     for (size_t k = 0; k < count; ++k) {
       if (MustVary(function_.statements[k], false)) Vary(k);
@@ -51,11 +52,12 @@ class Finder {
   }
   bool IsLocal(const Statement& s) const { return BufferOf(s).kind == BufferKind::kLocal; }
 
-  void Note(size_t k, const Statement& s) {
+  void Note(size_t k, const Statement& s, bool in_loop) {
+    if (s.code == Code::kDeclare) is_inside_[static_cast<size_t>(s.buffer)] = in_loop;
     if (s.result != kNoRegister) makers_[static_cast<size_t>(s.result)] = k;
     if (ReadsBuffer(s)) buffers_[static_cast<size_t>(s.buffer)].loads.push_back(k);
     if (WritesBuffer(s)) buffers_[static_cast<size_t>(s.buffer)].stores.push_back(k);
-    for (const Statement& inner : s.body) Note(k, inner);
+    for (const Statement& inner : s.body) Note(k, inner, true);
   }
 
   // Registers of the own block that a statement reads hang on their makers.
@@ -95,10 +97,10 @@ class Finder {
         const Buffer& buffer = BufferOf(s);
         if (buffer.kind == BufferKind::kInput)
           return is_steady_[static_cast<size_t>(buffer.number)];
-        return buffer.kind == BufferKind::kTable || IsOwnMemory(buffer);
+        return buffer.kind == BufferKind::kTable || IsOwnMemory(s.buffer);
       }
       case Code::kStore:
-        return in_loop && IsOwnMemory(BufferOf(s));
+        return in_loop && IsOwnMemory(s.buffer);
       case Code::kLook:
       case Code::kRange:
         return in_loop;
@@ -122,9 +124,12 @@ class Finder {
     return false;
   }
 
-  // A local that has a place of its own, which no other memory takes.
-  static bool IsOwnMemory(const Buffer& buffer) {
-    return buffer.kind == BufferKind::kLocal && !buffer.shared && !buffer.placed;
+  // Whether it is a local with a place of its own, which no other memory takes. A local of one
+  // number is a register, and no register outlives a call: only loops may have it inside.
+  bool IsOwnMemory(BufferId id) const {
+    const Buffer& buffer = function_.buffers[static_cast<size_t>(id)];
+    return buffer.kind == BufferKind::kLocal && !buffer.shared && !buffer.placed &&
+           (buffer.count > 1 || is_inside_[static_cast<size_t>(id)]);
   }
 
   void Vary(size_t k) {
@@ -155,7 +160,8 @@ class Finder {
   std::vector<size_t> makers_;                // by register: the statement that makes it
   std::vector<std::vector<size_t>> readers_;  // by statement: those that read its registers
   std::vector<Users> buffers_;
-  std::vector<size_t> open_;  // vary, what hangs on them is not told yet
+  std::vector<bool> is_inside_;  // by buffer: a loop declares it
+  std::vector<size_t> open_;     // vary, what hangs on them is not told yet
 };
 
 }  // namespace

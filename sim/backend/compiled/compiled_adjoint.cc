@@ -141,7 +141,9 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
   reversed_.resize(groups_.size());
   started_ = {};
   for (const std::unique_ptr<Worker>& worker : workers_) {
-    if (worker) worker->ranges = {};
+    if (!worker) continue;
+    worker->ranges = {};
+    worker->of_replay.group = worker->of_reverse.group = -1;
   }
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     MakeReversed(group);

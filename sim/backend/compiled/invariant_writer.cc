@@ -40,6 +40,7 @@ void InvariantWriter::EndStep() {
   Value* const counted = b_.CreateLoad(b_.getInt32Ty(), counted_);
   Value* const reuses = b_.CreateICmpEQ(counted, b_.getInt32(0));
   b_.CreateStore(b_.CreateZExt(reuses, b_.getInt64Ty()), f_.ArgumentAt(kReuses));
+  b_.CreateStore(b_.getInt32(0), counted_);
 }
 
 }  // namespace simgrad::sim::compiled

@@ -280,14 +280,15 @@ bool RunsOnce(Plan& plan) {
   bool edited = false;
   for (Statement& s : plan.step.statements) {
     if (s.code != Code::kEach || s.invariant) continue;
-    bool reads = false, stores = false;
+    bool reads = false, stores = false, gathers = false;
     plan::EachStatement(s.body, [&](const Statement& inner) {
       const bool is_field =
           inner.buffer != plan::kNoBuffer && BufferOf(plan.step, inner).kind == BufferKind::kField;
       reads = reads || (inner.code == Code::kLoad && is_field);
       stores = stores || inner.code == Code::kStore;
+      gathers = gathers || inner.index.moved != plan::kNoRegister;
     });
-    s.invariant = reads && stores;
+    s.invariant = reads && stores && !gathers;
     edited = edited || s.invariant;
   }
   return edited;
