@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/plan/place.h"
 #include "sim/plan/statement_walk.h"
 
 namespace simgrad::sim::equality {
@@ -280,17 +281,17 @@ bool RunsOnce(Plan& plan) {
   bool edited = false;
   for (Statement& s : plan.step.statements) {
     if (s.code != Code::kEach || s.invariant) continue;
-    bool reads = false, stores = false, gathers = false;
+    bool reads = false, stores = false;
     plan::EachStatement(s.body, [&](const Statement& inner) {
       const bool is_field =
           inner.buffer != plan::kNoBuffer && BufferOf(plan.step, inner).kind == BufferKind::kField;
       reads = reads || (inner.code == Code::kLoad && is_field);
       stores = stores || inner.code == Code::kStore;
-      gathers = gathers || inner.index.moved != plan::kNoRegister;
     });
-    s.invariant = reads && stores && !gathers;
+    s.invariant = reads && stores;
     edited = edited || s.invariant;
   }
+  if (edited) plan::Place(plan.step);  // or later steps would read memory that none has written
   return edited;
 }
 
