@@ -22,8 +22,8 @@ from simgrad.progress import ProgressCallback, observer_of
 from simgrad.repeating import Call, Repeating
 from simgrad.request import Arrays, Cotangents, distinct
 from simgrad.retry import Retry, policy_of
-from simgrad.stream import Stream
-from simgrad.uploads import Uploads, least_of
+from simgrad.stream import Start, Stream
+from simgrad.uploads import Plan, Uploads, least_of
 from simgrad.v1 import policy_pb2, simgrad_pb2, simgrad_pb2_grpc
 from simgrad.why.compare import Comparison, compare
 from simgrad.why.sensitivity import Sensitivity, sensitivity
@@ -697,7 +697,7 @@ class Client:
         world: World,
         message: simgrad_pb2.GradientRequest,
         call: Call,
-        start: Callable[[float], Any],
+        start: Start,
         on_nonfinite: str,
     ) -> list[results.Gradient]:
         """All gradients of the answer that `start` begins."""
@@ -727,14 +727,21 @@ class Client:
         call: Call,
         timeout: float | None,
         retry: Retry | bool | None,
-    ) -> Callable[[float], Any]:
-        """Sends the request, given the seconds that a try may take."""
+    ) -> Start:
         self._check_size(message, timeout, retry)
-        return lambda left: self._send(method, message, call, left)
+        plans = [self._uploads.plan(message, call, self._limits)]  # of the first try
 
-    def _send(self, method: Any, message: Any, call: Call, left: float) -> Any:
+        def send(left: float) -> Any:
+            plan = plans.pop() if plans else None
+            return self._send(method, message, call, left, plan)
+
+        return Start(send, waits=plans[0].uploads)
+
+    def _send(
+        self, method: Any, message: Any, call: Call, left: float, plan: Plan | None = None
+    ) -> Any:
         """Begins a try, which may take so many seconds."""
-        return self._uploads.send(method, message, call, left, self._metadata(), self._limits)
+        return self._uploads.send(method, message, call, left, self._metadata(), self._limits, plan)
 
     def _asking(self, world: World, message: Any) -> Ask:
         """Asks for the program of a request, later: keeps what shapes it, and none of its tensors."""
