@@ -368,6 +368,18 @@ TEST(Upload, ExpiresAndGivesItsMemoryBack) {
   EXPECT_TRUE(Eventually([&] { return Series(server, kContents) == 0; }));
 }
 
+TEST(Upload, TakesItsMemoryOnce) {
+  config::ServerConfig config = FreePorts();
+  config.memory_limit_bytes = 64 * kMiB;
+  config.content_bytes = config.memory_limit_bytes;
+  config.max_request_bytes = 32 * kMiB;
+  RunningServer server(config);
+  Kept(server, std::string(24 * kMiB, 'a'));
+  Kept(server, std::string(30 * kMiB, 'b'));  // 54 MiB together, but 84 while it came twice
+  EXPECT_EQ(Series(server, kContents), 2);
+  EXPECT_EQ(Series(server, kUploadBytes), 0);
+}
+
 TEST(Upload, WorkThatNeedsTheMemoryGetsIt) {
   config::ServerConfig config = FreePorts();
   config.memory_limit_bytes = 64 * kMiB;
