@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Iterable, Mapping, Sequence, cast, overload
 
@@ -844,7 +845,7 @@ class Client:
 
 
 def _name_lines(result: results.Rollout, world: World) -> None:
-    """Tells the sites of a program of one's own which line they are."""
+    """Tells the sites and halts of a program of one's own which line they are."""
     if world.program is None:
         return
     lines = site_lines(world.program)
@@ -852,6 +853,10 @@ def _name_lines(result: results.Rollout, world: World) -> None:
         site.line = lines.get(name, "")
     for name, event in result.events.items():
         event.line = lines.get(name, "")
+    said = world.halt_messages
+    result.halted = [
+        replace(h, line=lines.get(h.halt, ""), message=said.get(h.halt, "")) for h in result.halted
+    ]
 
 
 def _raise_if_nonfinite(result: results.Rollout) -> None:
