@@ -171,7 +171,7 @@ def test_absorption_tells_the_states_that_stand_still():
     still = Absorption("x", [AdditionSite("dynamics", "w.py:3", 6, 6), AdditionSite("solver", "", 2, 0)])
     moves = Absorption("v", [AdditionSite("dynamics", "w.py:4", 8, 0)])
     assert (still.additions, still.absorbed, still.share) == (8, 6, 0.75)
-    assert repr(still) == "x in 75% of 8 additions"
+    assert repr(still) == "x in 75% of 8 additions at sampled steps"
     assert Absorption("none").share == 0.0
     lines = repr(gradient(absorption={"x": still, "v": moves})).splitlines()
-    assert "  absorbed    x in 75% of 8 additions" in lines
+    assert "  absorbed    x in 75% of 8 additions at sampled steps" in lines

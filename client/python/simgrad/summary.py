@@ -108,10 +108,9 @@ def of_event(trace: "EventTrace") -> str:
 
 
 def of_absorption(absorption: "Absorption") -> str:
-    """The share of the additions into a state that did nothing."""
-    return (
-        f"{absorption.state} in {absorption.share:.0%} of {_count(absorption.additions, 'addition')}"
-    )
+    """The share of the additions into a state that did nothing, at the steps that are looked at."""
+    counted = _count(absorption.additions, "addition")
+    return f"{absorption.state} in {absorption.share:.0%} of {counted} at sampled steps"
 
 
 def of_policy(policy: "ResolvedPolicy") -> str:
