@@ -288,9 +288,11 @@ def test_what_is_wrong_with_a_request_is_said_of_the_whole(keeper):
 
 def test_the_argument_is_checked():
     assert least_of("auto") == least_of(True) == 1 << 20
-    assert least_of(False) is None and least_of(5) == 5
-    for wrong in ("always", 0, -1, 1.5):
-        with pytest.raises(ValueError, match="upload"):
+    assert least_of(False) is least_of(None) is None and least_of(5) == 5
+    for number in (np.int64(7), np.uint8(7)):
+        assert least_of(number) == 7 and type(least_of(number)) is int
+    for wrong in ("always", 0, -1, 1.5, np.int64(0), np.array([1, 2])):
+        with pytest.raises(ValueError, match=r"upload .*: .* whole number of bytes, at least 1"):
             least_of(wrong)
     with pytest.raises(ValueError, match="upload"):
         sg.Client("localhost:1", upload="always")

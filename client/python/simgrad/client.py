@@ -54,10 +54,10 @@ class Client:
         plaintext.
       token: bearer token that the server asks for, or a function that gives the one of the moment
         (tokens get rotated); None: none is sent. Without TLS it travels in the clear.
-      upload: "auto": arrays and programs above 1 MiB that are sent again and again travel once: the
-        server keeps them, and requests name them (docs/python.md). A number: likewise, above so many
-        bytes. False: everything travels with each request. Never changes a bit. With "round_robin"
-        nothing is uploaded, as each call may go to another server.
+      upload: "auto" or True: arrays and programs of more than 1 MiB (2**20 bytes) travel once: the server
+        keeps them, and requests name them (docs/python.md). A whole number, NumPy's too: likewise, of more
+        than so many bytes. False or None: everything travels with each request. Never changes a bit.
+        With "round_robin" nothing is uploaded, as each call may go to another server.
       retry: True: a call that fails for a reason that passes (no connection, a connection that
         breaks, a server that drains or is full) is repeated within its deadline, to the same bits:
         see Retry, and RetryBudget for how often. A Retry: likewise, with limits of one's own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import numbers
 import threading
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
@@ -25,14 +26,17 @@ Metadata = Sequence["tuple[str, str]"]
 
 
 def least_of(upload: Any) -> int | None:
-    """The argument `upload` of a client: from how many bytes on content is uploaded; None: never."""
-    if upload == "auto" or upload is True:
+    """The argument `upload` of a client as the bytes above which content is uploaded; None: never."""
+    if upload is True or (isinstance(upload, str) and upload == "auto"):
         return DEFAULT_LEAST
     if upload is False or upload is None:
         return None
-    if isinstance(upload, int) and upload > 0:
-        return upload
-    raise ValueError(f'upload {upload!r}: "auto", False, or the bytes above which content is uploaded')
+    if isinstance(upload, numbers.Integral) and int(upload) > 0:
+        return int(upload)
+    raise ValueError(
+        f'upload {upload!r}: "auto" (or True), False (or None), or a whole number of bytes, at least 1, '
+        "above which content is uploaded"
+    )
 
 
 class _Part(NamedTuple):
