@@ -95,7 +95,8 @@ class Uploads:
                 digest = self._digest_to_name(part)
                 if digest is not None:
                     named.append((part, digest))
-                    uploads = uploads or digest not in self._kept
+                    with self._lock:
+                        uploads = uploads or digest not in self._kept
         return Plan(named, uploads)
 
     def send(
