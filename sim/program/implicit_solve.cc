@@ -28,8 +28,6 @@ constexpr double kUnitsOfResidual = 4;
 // Rounding alone may keep an iteration going by so many units of its largest number: w between the two
 // neighbours of what it should be.
 constexpr double kUnitsOfChange = 2;
-// The most that gmres takes for its tolerance by itself: w = 0 has the residual g.
-constexpr double kMostTol = 0.25;
 
 class Solver {
  public:
@@ -221,7 +219,7 @@ class Solver {
 
   double TolOfResidual() const {
     if (choice_.tol > 0) return choice_.tol;
-    return std::max(kUsualTol, std::min(kUnitsOfResidual * Unit(), kMostTol));
+    return std::max(kUsualTol, kUnitsOfResidual * Unit());
   }
 
   // At least what is not 0 in either format of the test.

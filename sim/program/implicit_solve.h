@@ -13,7 +13,7 @@
 //   it was, else the newest row of the basis: Jiranek and Rozloznik 2010). Where |r| seems to be
 //   small enough, or A z is in the basis, the next product is A w, and r is made of that.
 // Tolerance: where the request says none, tol follows the format that the solve computes in, eps the
-//   distance of its neighbours at 1. Gmres: max(1e-9, min(4 eps, 1/4)). Iteration: 1e-9, or the smallest
+//   distance of its neighbours at 1. Gmres: max(1e-9, 4 eps). Iteration: 1e-9, or the smallest
 //   number of the formats where that is larger; other than in f64 it also ends where no number of w
 //   changes by 2 eps of the largest, as rounded turns may go on changing by that for ever.
 // Cost: lu takes n reversals of an iteration and n^3; iteration and gmres take one reversal each turn,
