@@ -161,8 +161,8 @@ std::optional<PolicyError> CheckScale(const RoleOverride& change, Role role,
   }
   if (setting.scale == Scale::kNone) return std::nullopt;
   if (IsArithmetic(setting.format)) {
-    return PolicyError{field + ".scale", "role '" + name + "' is in " +
-                                             std::string(FormatName(setting.format)) +
+    const std::string format(setting.inputs ? "tf32" : FormatName(setting.format));
+    return PolicyError{field + ".scale", "role '" + name + "' is in " + format +
                                              ", which needs no scale; e4m3 and e5m2 take one"};
   }
   if (setting.overflow == Overflow::kIeee) {

@@ -97,7 +97,9 @@ class Reader {
   }
   absl::Status operator()(std::optional<sim::Format> Attributes::*place) const {
     out_.*place = precision::FormatFromName(Text());
-    return out_.*place ? absl::OkStatus() : Unknown("format", "f64, f32, bf16, f16, e4m3, e5m2");
+    if (out_.*place) return absl::OkStatus();
+    const bool is_small = op_.code() == sim::InfoOf(sim::OpCode::kFakeQuantize).name;
+    return Unknown("format", is_small ? "e4m3, e5m2" : "f64, f32, bf16, f16, e4m3, e5m2");
   }
   absl::Status operator()(std::optional<sim::Overflow> Attributes::*place) const {
     out_.*place = precision::OverflowFromName(Text());

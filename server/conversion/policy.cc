@@ -49,7 +49,7 @@ absl::StatusOr<precision::RoleOverride> ReadSetting(const v1::RoleSetting& messa
   }
   if (status.ok()) {
     status = ReadName(message.accumulator(), precision::FormatFromName, field + ".accumulator",
-                      formats, setting.accumulator);
+                      "f64, f32, bf16, f16", setting.accumulator);
   }
   if (status.ok()) {
     status = ReadName(message.rounding(), precision::CastRoundingFromName, field + ".rounding",

@@ -126,7 +126,6 @@ sim::Recording RecordingOf(v1::DiagnosticsLevel level) {
 
 // Expects a checked message.
 sim::LoopChoice LoopChoiceFromProto(const v1::LoopDerivative& message) {
-  constexpr double kTol = 1e-9;
   constexpr int64_t kMaxIter = 100;
   sim::LoopChoice choice;
   choice.site = message.site();
@@ -138,7 +137,7 @@ sim::LoopChoice LoopChoiceFromProto(const v1::LoopDerivative& message) {
                   : implicit.solver() == "iteration" ? sim::LoopChoice::Solver::kIteration
                   : implicit.solver() == "gmres"     ? sim::LoopChoice::Solver::kGmres
                                                      : sim::LoopChoice::Solver::kDefault;
-  choice.tol = implicit.tol() == 0 ? kTol : implicit.tol();
+  choice.tol = implicit.tol();
   choice.max_iter = implicit.max_iter() == 0 ? kMaxIter : implicit.max_iter();
   choice.damping = implicit.damping();
   choice.restart = implicit.restart();

@@ -53,6 +53,8 @@ class MemoryBudget {
     bool Grow(int64_t more);
     // To `bytes` in all: grows as Grow does, or gives back.
     bool Resize(int64_t bytes);
+    // Goes on as memory of another use, which is of no caller's share.
+    void TurnInto(MemoryUse use);
 
    private:
     friend class MemoryBudget;
@@ -69,19 +71,25 @@ class MemoryBudget {
   // Nullopt where it does not fit now, into the budget or into the share of `caller` (may be null).
   std::optional<Reservation> Reserve(int64_t bytes, MemoryUse use,
                                      std::shared_ptr<Caller> caller = nullptr);
-  // Sets what gives memory back (it destroys reservations) if a reservation does not fit.
+  // Sets what gives memory back (it destroys reservations) where a reservation lacks so many bytes. It
+  // is asked only where the reservation would fit once all that is kept for later is given up.
   // Set before there are threads.
   void SetRelief(std::function<void(int64_t bytes)> relief) { relief_ = std::move(relief); }
 
   int64_t limit() const { return limit_; }
+  // The bytes that no use has.
+  int64_t free() const;
   int64_t used(MemoryUse use) const;
   // The bytes of all uses but those that are given back when needed (IsKeptForLater).
   int64_t used() const;
 
  private:
+  // With the lock held: the bytes of all uses.
+  int64_t All() const;
   bool Take(int64_t bytes, MemoryUse use);
   bool TakeWithRelief(int64_t bytes, MemoryUse use);
   void GiveBack(int64_t bytes, MemoryUse use);
+  void Move(int64_t bytes, MemoryUse from, MemoryUse to);
 
   const int64_t limit_;
   std::function<void(int64_t)> relief_;

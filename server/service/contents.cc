@@ -1,50 +1,30 @@
 #include "server/service/contents.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <utility>
 
 namespace simgrad::server::service {
 
-Contents::Contents(ContentsOptions options) : options_(std::move(options)) {
-  sweeper_ = std::jthread([this](const std::stop_token& stop) {
-    // Memory is held at most a quarter longer than was promised.
-    const auto pause = absl::ToChronoMilliseconds(
-        std::clamp(options_.ttl / 4, absl::Seconds(1), absl::Minutes(1)));
-    while (!stop.stop_requested()) {
-      DropExpired();
-      std::unique_lock lock(mutex_);
-      ended_.wait_for(lock, stop, pause, [] { return false; });
-    }
-  });
-}
+Contents::Contents(ContentsOptions options)
+    : options_(std::move(options)), sweeper_(options_.ttl, [this] { DropExpired(); }) {}
 
 bool Contents::Keep(std::string content, const std::string& digest, const std::string& caller,
-                    int64_t most_bytes) {
+                    int64_t most_bytes, scheduling::MemoryBudget::Reservation memory) {
   Entry entry;
   entry.digest = digest;
-  entry.bytes = static_cast<int64_t>(content.capacity()) + kBesideContent;
+  entry.bytes = static_cast<int64_t>(content.size()) + kBesideContent;
   const int64_t most = std::min(most_bytes, options_.max_bytes);
-  if (entry.bytes > most) return false;
+  // Before anything else is dropped for it.
+  if (entry.bytes > most || !memory.Resize(entry.bytes)) return false;
+  memory.TurnInto(scheduling::MemoryUse::kCache);
   entry.content = std::make_shared<const std::string>(std::move(content));
+  entry.memory = std::move(memory);
   Entries dropped;
-  {
-    const std::lock_guard lock(mutex_);
-    DropExpiredLocked(dropped);
-    if (Used(digest, caller) != nullptr) return true;
-    MakeRoom(caller, entry.bytes, most, dropped);
-  }
-  while (true) {
-    dropped.clear();  // gives its memory back
-    entry.lease = options_.lease(entry.bytes);
-    if (entry.lease != nullptr) break;
-    const std::lock_guard lock(mutex_);
-    if (!DropOfHeaviest(caller, entry.bytes, dropped)) return false;
-  }
   const std::lock_guard lock(mutex_);
-  if (Used(digest, caller) != nullptr) return true;  // another call of its caller was faster
-  MakeRoom(caller, entry.bytes, most, dropped);      // once more: others have kept some since
+  DropExpiredLocked(dropped);
+  if (Used(digest, caller) != nullptr) return true;
+  MakeRoom(caller, entry.bytes, most, dropped);
   entry.expires = options_.now() + options_.ttl;
   Owner& owner = owners_[caller];
   owner.bytes += entry.bytes;

@@ -2,13 +2,12 @@
 //
 // Each caller finds its own content alone, as a digest can be made from guessed content. What
 // two callers upload is kept, and takes memory, twice. An entry lives for `ttl` after its last
-// use, and is dropped earlier where memory is needed: for newer content, the least recently used of
-// the caller that has most, so a caller that uploads much drops its own; for work, the least
-// recently used of all.
+// use, and is dropped earlier where memory is needed: where newer content would exceed a limit, the
+// least recently used of the caller that has most, so a caller that uploads much drops its own; for
+// work, the least recently used of all.
 // Units: bytes, as measured. Threads: any.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -16,19 +15,18 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/scheduling/memory_budget.h"
+#include "server/service/sweeper.h"
 
 namespace simgrad::server::service {
 
 struct ContentsOptions {
   absl::Duration ttl = absl::Minutes(10);
   int64_t max_bytes = 0;  // of all together
-  // Takes memory for an entry, which goes with what it returns; null: there is none now.
-  std::function<std::shared_ptr<void>(int64_t bytes)> lease;
   std::function<absl::Time()> now = [] { return absl::Now(); };
 };
 
@@ -45,9 +43,10 @@ class Contents {
   explicit Contents(ContentsOptions options);
 
   // Keeps `content`, whose digest is `digest`. All content of this caller may take `most_bytes`.
-  // False: there is no memory for it, even with all else dropped.
+  // `memory`: what was reserved for the content and kBesideContent while it came; it becomes the
+  // entry's. False: the content is larger than may be, and nothing was dropped for it.
   bool Keep(std::string content, const std::string& digest, const std::string& caller,
-            int64_t most_bytes);
+            int64_t most_bytes, scheduling::MemoryBudget::Reservation memory);
   // Null: this caller has no such content here.
   std::shared_ptr<const std::string> Find(const std::string& digest, const std::string& caller);
   // Drops entries until at least so many bytes are freed or none is left; returns the bytes freed.
@@ -63,7 +62,7 @@ class Contents {
     std::shared_ptr<const std::string> content;
     int64_t bytes = 0;
     absl::Time expires;
-    std::shared_ptr<void> lease;
+    scheduling::MemoryBudget::Reservation memory;
   };
   using Entries = std::list<Entry>;
   struct Owner {
@@ -84,8 +83,7 @@ class Contents {
   mutable std::mutex mutex_;
   Owners owners_;  // that have any
   int64_t bytes_ = 0;
-  std::condition_variable_any ended_;
-  std::jthread sweeper_;  // the last member: it goes first
+  Sweeper sweeper_;  // the last member: it goes first
 };
 
 }  // namespace simgrad::server::service

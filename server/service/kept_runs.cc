@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -34,18 +32,8 @@ absl::Status Gone() {
 
 }  // namespace
 
-KeptRuns::KeptRuns(KeptRunsOptions options) : options_(std::move(options)) {
-  sweeper_ = std::jthread([this](const std::stop_token& stop) {
-    // Memory is held at most a quarter longer than was promised.
-    const auto pause = absl::ToChronoMilliseconds(
-        std::clamp(options_.ttl / 4, absl::Seconds(1), absl::Minutes(1)));
-    while (!stop.stop_requested()) {
-      DropExpired();
-      std::unique_lock lock(mutex_);
-      ended_.wait_for(lock, stop, pause, [] { return false; });
-    }
-  });
-}
+KeptRuns::KeptRuns(KeptRunsOptions options)
+    : options_(std::move(options)), sweeper_(options_.ttl, [this] { DropExpired(); }) {}
 
 std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) {
   const std::string bits = RandomBits();
@@ -65,6 +53,11 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
   {
     const std::lock_guard lock(mutex_);
     DropExpiredLocked(dropped);
+  }
+  dropped.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    if (entry.bytes > options_.free_bytes() + FreeableLocked()) return std::nullopt;
     make_room();
   }
   while (true) {
@@ -134,6 +127,12 @@ void KeptRuns::DropLocked(Entries::iterator entry, KeptLost why, Entries& droppe
   bytes_ -= entry->bytes;
   dropped.splice(dropped.begin(), entries_, entry);
   options_.on_lost(why);
+}
+
+int64_t KeptRuns::FreeableLocked() const {
+  int64_t bytes = 0;
+  for (const Entry& entry : entries_) bytes += entry.lease.use_count() == 1 ? entry.bytes : 0;
+  return bytes;
 }
 
 KeptRuns::Use KeptRuns::use() const {

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -16,12 +15,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/service/sweeper.h"
 #include "sim/engine/kept_run.h"
 #include "simgrad/v1/simgrad.pb.h"
 
@@ -38,6 +37,8 @@ struct KeptRunsOptions {
   int64_t max_bytes = 0;  // of all together
   // Takes memory for an entry, which goes with what it returns; null: there is none now.
   std::function<std::shared_ptr<void>(int64_t bytes)> lease;
+  // The bytes that a lease may take without any entry dropped.
+  std::function<int64_t()> free_bytes;
   std::function<void(KeptLost)> on_lost = [](KeptLost) {};
   std::function<absl::Time()> now = [] { return absl::Now(); };
 };
@@ -57,7 +58,7 @@ class KeptRuns {
   // Expired runs are dropped by a thread of its own, too.
   explicit KeptRuns(KeptRunsOptions options);
 
-  // The handle; nothing where there is no memory even without the others.
+  // The handle; nothing where there is no memory even without the others, which then stay.
   std::optional<std::string> Keep(Kept kept, const std::string& caller);
   absl::StatusOr<Kept> Find(const std::string& handle, const std::string& caller);
   // Gives up about so many bytes, or all it has; returns how many. What a running reversal still
@@ -80,14 +81,15 @@ class KeptRuns {
   // Entries that go are freed without the lock.
   void DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped);
   void DropExpiredLocked(Entries& dropped);
+  // The bytes of entries that no reversal reads.
+  int64_t FreeableLocked() const;
 
   const KeptRunsOptions options_;
   mutable std::mutex mutex_;
   Entries entries_;  // the most recently used first
   std::unordered_map<std::string, Entries::iterator> by_handle_;
   int64_t bytes_ = 0;
-  std::condition_variable_any ended_;
-  std::jthread sweeper_;  // the last member: it goes first
+  Sweeper sweeper_;  // the last member: it goes first
 };
 
 }  // namespace simgrad::server::service

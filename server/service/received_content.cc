@@ -93,6 +93,7 @@ absl::StatusOr<std::string> ReceivedContent::Join() {
   std::string whole;
   if (pieces_.size() == 1) {
     whole = std::move(pieces_.front());
+    whole.shrink_to_fit();  // a large message may leave room at its end
   } else {
     whole.reserve(static_cast<size_t>(bytes_));
     for (std::string& piece : pieces_) {

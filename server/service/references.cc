@@ -73,12 +73,12 @@ class Resolver {
     const std::string& bytes = **content;
     google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
     const absl::Status wire = validation::CheckWire<v1::Program>(stream);
-    if (!wire.ok()) return OfProgram(wire, field);
+    if (!wire.ok()) return OfProgram(wire, bytes.size(), field);
     v1::Program program;
-    if (!program.ParseFromString(bytes)) {
-      return InvalidField(
-          field + ".program_ref",
-          absl::StrCat("the ", bytes.size(), " bytes that it names are no simgrad.v1.Program"));
+    if (!program.ParseFromString(bytes)) return NoProgram(bytes.size(), field, "");
+    // Another message may read as one, with its fields unset.
+    if (program.inputs_size() == 0) {
+      return NoProgram(bytes.size(), field, ": read as one they have no inputs");
     }
     *world.mutable_program() = std::move(program);
     return absl::OkStatus();
@@ -135,14 +135,22 @@ class Resolver {
     return content;
   }
 
+  static absl::Status NoProgram(size_t bytes, const std::string& field, const std::string& why) {
+    return InvalidField(
+        field + ".program_ref",
+        absl::StrCat("the ", bytes, " bytes that it names are no simgrad.v1.Program", why));
+  }
+
   // A program's fields are named as if it stood in the request.
-  static absl::Status OfProgram(const absl::Status& status, const std::string& field) {
+  static absl::Status OfProgram(const absl::Status& status, size_t bytes,
+                                const std::string& field) {
     const bool is_whole = sim::FieldOf(status) == "request";
     const std::string reason = validation::ReasonOf(status);
     if (!is_whole) return validation::WithReason(sim::InField(field + ".program", status), reason);
     const std::string message(status.message());
-    return validation::WithReason(
-        sim::FieldError(field + ".program_ref", message.substr(message.find(": ") + 2)), reason);
+    const std::string why = message.substr(message.find(": ") + 2);
+    if (reason == "INVALID_FIELD") return NoProgram(bytes, field, absl::StrCat(": ", why));
+    return validation::WithReason(sim::FieldError(field + ".program_ref", why), reason);
   }
 
   const ReferenceOptions& options_;

@@ -324,7 +324,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->service_ = std::make_unique<SimgradService>(
       std::move(context), options, ServerInfoOf(config, *device, memory),
       CacheOptionsOf(config, memory), KeptOptionsOf(config, memory),
-      ContentsOptions{config.content_ttl, ContentBytesOf(config, memory), nullptr});
+      ContentsOptions{config.content_ttl, ContentBytesOf(config, memory)});
   if (config.HasTls()) {
     auto files = TlsFiles::Create(config);
     if (!files.ok()) return files.status();

@@ -128,6 +128,8 @@ class WorkerCall {
     upload_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(upload));
     return true;
   }
+  // The memory of the request, to be kept beyond the call.
+  scheduling::MemoryBudget::Reservation TakeMemory() { return std::move(upload_); }
   // More memory for the request; false: there is none now.
   bool Grow(int64_t more_bytes) { return upload_.Grow(more_bytes); }
   bool Refuse(const scheduling::Refusal& refusal) {
@@ -193,8 +195,8 @@ std::function<std::shared_ptr<void>(int64_t bytes)> LeaseOf(scheduling::MemoryBu
 }
 
 // Entries take their memory from `memory`.
-template <class Options>
-Options LeasedFrom(scheduling::MemoryBudget& memory, Options options) {
+conversion::ProgramCacheOptions LeasedFrom(scheduling::MemoryBudget& memory,
+                                           conversion::ProgramCacheOptions options) {
   options.lease = LeaseOf(memory, scheduling::MemoryUse::kCache);
   return options;
 }
@@ -241,6 +243,7 @@ void Stream(const CallContext& shared, metrics::Mode mode, const std::string& me
 KeptRunsOptions LeasedFrom(scheduling::MemoryBudget& memory, metrics::ServerMetrics& metrics,
                            KeptRunsOptions options) {
   options.lease = LeaseOf(memory, scheduling::MemoryUse::kKept);
+  options.free_bytes = [&memory] { return memory.free(); };
   options.on_lost = [&metrics](KeptLost why) {
     metrics.tape_evictions.at(kKeptLostNames[static_cast<size_t>(why)]).Increment();
   };
@@ -258,7 +261,7 @@ SimgradService::SimgradService(CallContext context, PrepareOptions options, v1::
                                conversion::ProgramCacheOptions cache, KeptRunsOptions kept,
                                ContentsOptions contents)
     : kept_(LeasedFrom(context.scheduler->memory(), *context.metrics, std::move(kept))),
-      contents_(LeasedFrom(context.scheduler->memory(), std::move(contents))),
+      contents_(std::move(contents)),
       context_(With(std::move(context), kept_)),
       options_(options),
       info_(std::move(info)),
@@ -368,7 +371,7 @@ void SimgradService::Upload(const ServiceCall& asked, UnaryAnswer& answer) {
   const auto call =
       std::make_shared<WorkerCall<v1::UploadResponse>>(context_, "Upload", asked, answer);
   const int64_t bytes = asked.content == nullptr ? 0 : asked.content->bytes();
-  if (!call->Arrive(asked, bytes)) return;
+  if (!call->Arrive(asked, bytes + Contents::kBesideContent)) return;
   if (absl::Status status = asked.content->Check(); !status.ok()) return call->End(status);
   // It lives until the answer is given.
   ReceivedContent* const content = asked.content;
@@ -379,10 +382,9 @@ void SimgradService::Upload(const ServiceCall& asked, UnaryAnswer& answer) {
           if (!whole.ok()) return whole.status();
           const scheduling::Caller& caller = *call->caller();
           if (!contents_.Keep(*std::move(whole), content->digest(), caller.name(),
-                              caller.limits().memory_bytes)) {
+                              caller.limits().memory_bytes, call->TakeMemory())) {
             return absl::ResourceExhaustedError(
-                "there is no memory to keep this content, neither the server's nor in its share "
-                "for this caller; send it inline");
+                "this content is larger than what may be kept for this caller; send it inline");
           }
           v1::UploadResponse response;
           response.set_ref(content->digest());

@@ -77,7 +77,7 @@ class Differentiator {
         shapes_(program_, takes_, captures_, budget),
         plan_(budget),
         order_(plan_, budget),
-        reversal_{writer_, captures_, plan_, order_, spec.loops} {
+        reversal_{writer_, captures_, plan_, order_, spec.loops, numerical_.policy} {
     writer_.SetOrder(&order_);
     writer_.SetTells(Tells(numerical_.policy));
     for (int32_t index : program_.InputsOf(InputKind::kState)) {

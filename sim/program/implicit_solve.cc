@@ -1,9 +1,11 @@
 #include "sim/program/implicit_solve.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "precision/format.h"
 #include "sim/program/field_error.h"
 #include "sim/program/told.h"
 
@@ -18,15 +20,24 @@ const Type kTruth = {ElementType::kBool, {}};
 const Type kCount = {ElementType::kI32, {}};
 // r is the next direction where |r| is below this share of what it was.
 constexpr double kFall = 0.9;
+// The tolerance of a format that can reach it, where the request says none.
+constexpr double kUsualTol = 1e-9;
+// Rounding alone leaves a residual of about this many units: half of one each of w, of J' w, of their
+// difference, and of what J' adds up.
+constexpr double kUnitsOfResidual = 4;
+// Rounding alone may keep an iteration going by so many units of its largest number: w between the two
+// neighbours of what it should be.
+constexpr double kUnitsOfChange = 2;
 
 class Solver {
  public:
   Solver(AdjointWriter& writer, const LoopChoice& choice, const std::string& site, const Values& g,
-         const Transposed& transposed)
+         const precision::Policy& policy, const Transposed& transposed)
       : w_(writer),
         choice_(choice),
         site_(site),
         g_(g),
+        policy_(policy),
         transposed_(transposed),
         context_(writer.context()) {
     for (ValueId id : g) count_ += ElementCount(ShapeOf(id));
@@ -175,27 +186,58 @@ class Solver {
     return Parted(Emit(std::move(solve), {ElementType::kReal, {count_, 1}}));
   }
 
-  // By how much the numbers of two lists differ at most.
-  ValueId Change(const Values& a, const Values& b) {
+  // The largest magnitude of what `of` gives for each value of g.
+  template <class Of>
+  ValueId Largest(const Of& of) {
     ValueId largest = ValueId::kNone;
-    for (size_t k = 0; k < a.size(); ++k) {
-      const Type type = TypeOf(a[k]);
+    for (size_t k = 0; k < g_.size(); ++k) {
+      const Type type = TypeOf(g_[k]);
       if (ElementCount(type.shape) == 0) continue;
-      ValueId change = Do(kAbs, {Do(kSub, {a[k], b[k]}, type)}, type);
+      ValueId size = Do(kAbs, {of(k)}, type);
       if (!type.shape.empty()) {
-        Op op{.code = kReduceMax, .operands = {change}};
+        Op op{.code = kReduceMax, .operands = {size}};
         for (size_t axis = 0; axis < type.shape.size(); ++axis) {
           op.attributes.axes.push_back(static_cast<int64_t>(axis));
         }
-        change = Emit(std::move(op), kScalar);
+        size = Emit(std::move(op), kScalar);
       }
-      largest = largest == ValueId::kNone ? change : Do(kMax, {largest, change}, kScalar);
+      largest = largest == ValueId::kNone ? size : Do(kMax, {largest, size}, kScalar);
     }
     return largest;
   }
 
-  // The solver's own loop: it ends where `tested`, the last that it carries, compares with `bound`.
-  // Returns what it carried, and its turns.
+  // ---- tolerances that the request leaves open ----
+
+  precision::Format Computes() const { return policy_[context_.role].computes_in(); }
+
+  // The distance of neighbouring numbers at 1, in the format of the solve, or of what its matmuls read.
+  double Unit() const {
+    constexpr double kOfTf32 = 0x1p-10;
+    if (policy_[context_.role].inputs) return kOfTf32;
+    return std::ldexp(1.0, 1 - precision::Traits(Computes()).precision);
+  }
+
+  double TolOfResidual() const {
+    if (choice_.tol > 0) return choice_.tol;
+    return std::max(kUsualTol, kUnitsOfResidual * Unit());
+  }
+
+  // At least what is not 0 in either format of the test.
+  double TolOfChange() const {
+    if (choice_.tol > 0) return choice_.tol;
+    double tol = kUsualTol;
+    for (const precision::Format format : {Computes(), policy_[Role::kTermination].computes_in()}) {
+      tol = std::max(tol, std::ldexp(1.0, precision::Traits(format).emin));
+    }
+    return tol;
+  }
+
+  // Whether a change by units of the largest number of w ends an iteration, too. In f64 1e-9 is reached
+  // without.
+  bool EndsByUnit() const { return choice_.tol == 0 && Computes() != precision::Format::kF64; }
+
+  // The solver's own loop: it ends where `tested`, the last that it carries, compares with `bound`, or
+  // with the value carried before it, where there is none. Returns what it carried, and its turns.
   template <class Body>
   Values Turns(const Values& start, Comparison comparison, ValueId bound, const Body& next) {
     Op loop{.code = kWhile, .role = context_.role, .operands = start, .label = context_.label};
@@ -206,7 +248,7 @@ class Solver {
     loop.attributes.carried = static_cast<int32_t>(start.size());
     Region test;
     const Values tested = NewArgs(test, start);
-    test.yields = {tested.back(), bound};
+    test.yields = {tested.back(), bound != ValueId::kNone ? bound : tested[tested.size() - 2]};
     Region body;
     w_.Open(body);
     body.yields = next(NewArgs(body, start));
@@ -248,21 +290,29 @@ class Solver {
     // The first change is above tol in every format: tol itself, rounded to that of the adjoint, may lie
     // below tol as the test has it.
     constexpr double kFar = 0x1p15;
-    const ValueId tol = Number(choice_.tol, kScalar);
+    const double least = TolOfChange();
+    const ValueId tol = Number(least, kScalar);
     Values start = g_;
-    start.push_back(Number(std::max(kFar, 2 * choice_.tol), kScalar));
-    const Values ended = Turns(start, Comparison::kLt, tol, [&](Values now) {
-      now.pop_back();
-      return NextOf(now);
+    if (EndsByUnit()) start.push_back(tol);
+    start.push_back(Number(std::max(kFar, 2 * least), kScalar));
+    const ValueId bound = EndsByUnit() ? ValueId::kNone : tol;
+    const Values ended = Turns(start, Comparison::kLt, bound, [&](const Values& now) {
+      Values next = NextOf(now);
+      if (!EndsByUnit()) return next;
+      const ValueId largest = Largest([&](size_t k) { return next[k]; });
+      const ValueId units = Do(kMul, {Number(kUnitsOfChange * Unit(), kScalar), largest}, kScalar);
+      next.insert(next.end() - 1, Do(kMax, {Number(least, kScalar), units}, kScalar));
+      return next;
     });
-    const ValueId change = ended[g_.size()];
-    Tell(ended.back(), Do(kLt, {change, tol}, kTruth), change);
+    const ValueId change = ended[start.size() - 1];
+    Tell(ended.back(), Do(kLt, {change, EndsByUnit() ? ended[g_.size()] : tol}, kTruth), change);
     return {ended.begin(), ended.begin() + static_cast<int64_t>(g_.size())};
   }
 
-  // (g + J' w) / (1 + damping), and by how much that changed.
+  // (g + J' w) / (1 + damping) of the w that `now` begins with, and by how much that changed.
   Values NextOf(const Values& now) {
-    const Values moved = transposed_(now);
+    const Values w(now.begin(), now.begin() + static_cast<int64_t>(g_.size()));
+    const Values moved = transposed_(w);
     Values next;
     for (size_t k = 0; k < g_.size(); ++k) {
       const Type type = TypeOf(g_[k]);
@@ -270,7 +320,7 @@ class Solver {
       if (choice_.damping > 0) sum = Do(kDiv, {sum, Number(1.0 + choice_.damping, type)}, type);
       next.push_back(sum);
     }
-    next.push_back(Change(next, now));
+    next.push_back(Largest([&](size_t k) { return Do(kSub, {next[k], w[k]}, TypeOf(next[k])); }));
     return next;
   }
 
@@ -298,7 +348,7 @@ class Solver {
     const Type rows = {ElementType::kReal, {restart_, count_}};
     const ValueId g = Joined(g_);
     const ValueId norm = Over(kNorm2, g);
-    bound_ = Do(kMul, {Number(choice_.tol, kScalar), norm}, kScalar);
+    bound_ = Do(kMul, {Number(TolOfResidual(), kScalar), norm}, kScalar);
     zeros_ = Number(0.0, rows);
     joined_g_ = g;
     const ValueId none = Number(0.0, kCount);
@@ -405,6 +455,7 @@ class Solver {
   const LoopChoice& choice_;
   const std::string& site_;
   const Values& g_;
+  const precision::Policy& policy_;
   const Transposed& transposed_;
   AdjointWriter::Context context_;
   int64_t count_ = 0;
@@ -419,8 +470,8 @@ class Solver {
 
 std::vector<ValueId> SolveImplicit(AdjointWriter& writer, const LoopChoice& choice,
                                    const std::string& site, const std::vector<ValueId>& g,
-                                   const Transposed& transposed) {
-  return Solver(writer, choice, site, g, transposed).Run();
+                                   const precision::Policy& policy, const Transposed& transposed) {
+  return Solver(writer, choice, site, g, policy, transposed).Run();
 }
 
 }  // namespace simgrad::sim

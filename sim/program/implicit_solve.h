@@ -12,6 +12,10 @@
 //   squares remain (Walker and Zhou 1994, "A simpler GMRES"; z is r where |r| fell below 0.9 of what
 //   it was, else the newest row of the basis: Jiranek and Rozloznik 2010). Where |r| seems to be
 //   small enough, or A z is in the basis, the next product is A w, and r is made of that.
+// Tolerance: where the request says none, tol follows the format that the solve computes in, eps the
+//   distance of its neighbours at 1. Gmres: max(1e-9, 4 eps). Iteration: 1e-9, or the smallest
+//   number of the formats where that is larger; other than in f64 it also ends where no number of w
+//   changes by 2 eps of the largest, as rounded turns may go on changing by that for ever.
 // Cost: lu takes n reversals of an iteration and n^3; iteration and gmres take one reversal each turn,
 //   gmres 6 restart n operations more, and 2 restart n numbers.
 #pragma once
@@ -36,9 +40,10 @@ inline constexpr int64_t kMostBasis = int64_t{1} << 20;
 // J' v, written into the innermost scope; v and the result are values of the types of g.
 using Transposed = std::function<std::vector<ValueId>(const std::vector<ValueId>& v)>;
 
-// Writes into the innermost scope, with the role and label of its context. Returns w.
+// Writes into the innermost scope, with the role and label of its context. `policy`: of the program.
+// Returns w.
 std::vector<ValueId> SolveImplicit(AdjointWriter& writer, const LoopChoice& choice,
                                    const std::string& site, const std::vector<ValueId>& g,
-                                   const Transposed& transposed);
+                                   const precision::Policy& policy, const Transposed& transposed);
 
 }  // namespace simgrad::sim

@@ -35,8 +35,9 @@ absl::Status CheckNumbers(const LoopChoice& choice, const std::string& field) {
   }
   constexpr int64_t kMostIterations = 100'000;
   constexpr int64_t kMostRestart = 512;
-  if (!(choice.tol > 0) || !std::isfinite(choice.tol)) {
-    return FieldError(field + ".tol", "must be positive and finite");
+  if (!(choice.tol >= 0) || !std::isfinite(choice.tol)) {
+    return FieldError(field + ".tol",
+                      "must be positive and finite, or 0, which leaves it to the server");
   }
   if (choice.max_iter < 1 || choice.max_iter > kMostIterations) {
     return FieldError(field + ".max_iter",

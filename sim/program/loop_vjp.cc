@@ -242,7 +242,7 @@ class WhileVjp : LoopVjp {
     };
     w_.SetContext({role_, op_.label, {}});
     const std::vector<ValueId> w =
-        SolveImplicit(w_, *choice_, std::string(op_.attributes.site), g, transposed);
+        SolveImplicit(w_, *choice_, std::string(op_.attributes.site), g, r_.policy, transposed);
     std::vector<Slot> leaving = LastReversed(w, captures);
     const std::vector<size_t> solved = Solved();
     for (size_t i = 0; i < solved.size(); ++i) leaving[solved[i]] = {g[i], Mask::Always()};

@@ -16,6 +16,7 @@ struct Reversal {
   const PresencePlan& plan;
   ReadOrder& order;
   const std::vector<LoopChoice>& choices;  // loop_choice.h
+  const precision::Policy& policy;
 };
 
 // Writes the adjoint of `primal` into the innermost scope of `writer`, whose slots hold what was

@@ -22,7 +22,7 @@ struct LoopChoice {
   How how = How::kTruncated;
   int64_t last = 0;  // truncated: iterations
   Solver solver = Solver::kDefault;
-  double tol = 0;        // implicit, by iteration or gmres (implicit_solve.h)
+  double tol = 0;        // implicit, by iteration or gmres; 0: chosen (implicit_solve.h)
   int64_t max_iter = 0;  // likewise
   double damping = 0;    // implicit
   int64_t restart = 0;   // implicit, by gmres; 0: chosen

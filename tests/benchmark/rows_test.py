@@ -10,7 +10,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "rows")]
 
 import measure  # noqa: E402
+import processor  # noqa: E402
 import rows  # noqa: E402
+import run  # noqa: E402
 import table  # noqa: E402
 from server_process import BINARY, Server  # noqa: E402
 
@@ -113,6 +115,28 @@ def test_a_line_has_a_cell_for_each_column_also_where_the_row_failed():
     ]
     assert {line.count("|") for line in lines} == {table.HEAD[0].count("|")}
     assert "error: results differ by 1" in lines[2]
+
+
+def test_each_line_names_the_processor_it_was_measured_on(monkeypatch):
+    side = {"wall": 0.2, "processor": 0.1, "compile": 1.0, "first": 1.0}
+    monkeypatch.setattr(table, "_on", lambda *_: {"difference": 1e-6, "ours": side, "jax": side})
+    first, second = rows.ROWS[:2]
+    page = "Before.\n<!-- rows: scripts/bench --write -->\nRemarks stay.\n<!-- end of rows -->\nAfter.\n"
+    for row, machine in ((first, "Here, 2 cores"), (second, "There, 64 cores")):
+        monkeypatch.setattr(processor, "name", lambda machine=machine: machine)
+        page = run.with_rows(page, [table.measure(row, "full", 1, False)], "full")
+    lines = page.splitlines()
+    assert lines[4].startswith(f"| {first.name}") and lines[4].endswith(", Here, 2 cores |")
+    assert lines[5].startswith(f"| {second.name}") and lines[5].endswith(", There, 64 cores |")
+    assert lines[6:] == ["", "Remarks stay.", "<!-- end of rows -->", "After."]
+    assert page.count("Here") == page.count("There") == 1
+
+
+def test_the_page_says_of_every_row_where_it_was_measured():
+    page = (HERE.parents[1] / "docs/performance.md").read_text(encoding="utf-8")
+    block = run.between(page, "rows").splitlines()
+    assert block[:2] == table.HEAD
+    assert all(" cores |" in line for line in block[2:] if line.startswith("|"))
 
 
 def test_rows_that_are_measured_again_replace_their_lines_and_no_others():

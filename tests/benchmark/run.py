@@ -4,7 +4,8 @@ usage: run.py [--quick] [--one-core] [--write]     --write puts the tables into 
        run.py [--quick] [--one-core] [--write] --rows PATTERN...     of the table beside JAX the rows that match, no others
        run.py [--quick] [--write] --figures     the table of the engine and of load alone
 
-A whole run takes an hour, most of it JAX's compilations. Each row beside JAX says when it was measured.
+A whole run takes an hour, most of it JAX's compilations. Each row beside JAX says when it was measured,
+and on which processor.
 
 The ball: 4096 instances, 2000 steps, one element, projection, clamp false, y0 uniform in 0.1 to 1,
 h 0.01, tol 1e-4, k 1, f32, no trajectory, one thread.
@@ -18,7 +19,6 @@ import functools
 import json
 import os
 import pathlib
-import platform
 import re
 import statistics
 import subprocess
@@ -33,6 +33,7 @@ import simgrad as sg
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "rows")]
 
+import processor  # noqa: E402
 import rows as jax_rows  # noqa: E402
 import table as jax_table  # noqa: E402
 from server_process import BUILD, ROOT, Server  # noqa: E402
@@ -199,13 +200,6 @@ def end_of_work(server: Server) -> float:
     return end
 
 
-def processor() -> str:
-    for line in open("/proc/cpuinfo", encoding="utf-8"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
 def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
             lowering: dict[str, float], functions: dict[str, float],
             loaded: dict[str, float], large: float, late: float, vjp: float,
@@ -276,7 +270,7 @@ def table(engine: dict[str, float], torch: dict, client: dict[str, float], *othe
 
 
 def where(load: float) -> str:
-    return (f"{processor()}, {os.cpu_count()} cores, {datetime.date.today().isoformat()}; load average before "
+    return (f"{processor.name()}, {datetime.date.today().isoformat()}; load average before "
             f"the run {load:.1f}, after it {os.getloadavg()[0]:.1f}.")
 
 
@@ -290,6 +284,14 @@ def put(page: str, mark: str, text: str) -> str:
 def between(page: str, mark: str) -> str:
     """The text between the two marks."""
     return page.split(f"<!-- {mark}: scripts/bench --write -->\n")[1].split(f"<!-- end of {mark} -->")[0].rstrip("\n")
+
+
+def with_rows(page: str, measured: list[jax_table.Measured], size: str) -> str:
+    """The page with the lines of these rows. Lines of others stay as they are, and so does what is said below the table."""
+    old = between(page, "rows")
+    said = "\n".join(line for line in old.splitlines() if not line.startswith("|")).strip()
+    rows = jax_table.merged(old, measured, size)
+    return put(page, "rows", f"{rows}\n\n{said}" if said else rows)
 
 
 def rows_table(patterns: list[str], size: str, samples: int, also_on_two: bool) -> list[jax_table.Measured]:
@@ -333,9 +335,7 @@ def main() -> int:
     failed = [m.row.name for m in measured if m.error]
     page = ROOT / "docs" / "performance.md"
     if arguments.write:
-        old = page.read_text(encoding="utf-8")
-        rows = jax_table.merged(between(old, "rows"), measured, size)
-        page.write_text(put(old, "rows", f"{rows}\n\n{processor()}, {os.cpu_count()} cores."), encoding="utf-8")
+        page.write_text(with_rows(page.read_text(encoding="utf-8"), measured, size), encoding="utf-8")
     if not arguments.rows:
         (gradient,) = [m.one for m in measured if m.row.name == GRADIENT]
         # Its quick size is no ball of the engine's benchmarks.

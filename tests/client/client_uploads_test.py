@@ -1,6 +1,7 @@
 """What a client uploads, names and sends whole, at a server that is told how to answer."""
 
 import hashlib
+import threading
 
 import grpc
 import numpy as np
@@ -181,13 +182,97 @@ def test_less_may_be_uploaded(keeper):
     assert (keeper.uploads, keeper.named) == (1, [True, True, False])
 
 
-@pytest.mark.parametrize("code", [Code.UNIMPLEMENTED, Code.RESOURCE_EXHAUSTED])
+@pytest.mark.parametrize("code", [Code.UNIMPLEMENTED, Code.INVALID_ARGUMENT])
 def test_what_a_server_would_not_keep_is_sent_whole_from_then_on(keeper, code):
-    keeper.upload = lambda context: refuse(context, code, "OUT_OF_MEMORY")
+    keeper.upload = lambda context: refuse(context, code, "NOT_SUPPORTED")
     with client_of(keeper.target) as client:
         for _ in range(3):
             rollout(client)
     assert (keeper.uploads, keeper.named) == (1, [False] * 3)
+
+
+def test_what_a_server_has_no_memory_for_is_uploaded_some_time_later(keeper):
+    def full(context):
+        refuse(context, Code.RESOURCE_EXHAUSTED, "OUT_OF_MEMORY")
+
+    keeper.upload = full
+    with client_of(keeper.target) as client:
+        clock = client._uploads._clock = client._repeating.clock
+
+        def uploads_after(seconds):
+            before = keeper.uploads
+            clock.time += seconds
+            rollout(client)
+            return keeper.uploads - before
+
+        first, longest = uploads._FIRST_PAUSE, uploads._LONGEST_PAUSE
+        assert [uploads_after(t) for t in (0, 0, 0.9 * first)] == [1, 0, 0]
+        # Each refusal doubles the pause, up to the longest.
+        assert [uploads_after(t) for t in (0.1 * first, first, first)] == [1, 0, 1]
+        assert [uploads_after(longest) for _ in range(9)] == [1] * 9
+        assert keeper.named == [False] * len(keeper.named)
+        keeper.upload = lambda context: None
+        assert [uploads_after(t) for t in (0.9 * longest, 0.1 * longest, 0)] == [0, 1, 0]
+    assert keeper.named[-3:] == [False, True, True]
+
+
+# ---- When, and until when ----
+
+
+@pytest.fixture
+def slow():
+    """A keeper that finishes no upload before `go` is set; `began`: it has one."""
+    server = Keeper()
+    server.began, server.go = threading.Event(), threading.Event()
+    server.gone = []
+
+    def upload(context):
+        context.add_callback(lambda: server.gone.append(True))
+        server.began.set()
+        while context.is_active() and not server.go.wait(0.02):
+            pass
+
+    server.upload = upload
+    yield server
+    server.go.set()
+    server.stop()
+
+
+def stream_of(client):
+    return client.rollout_stream(WORLD, steps=8, initial={"y": BIG})
+
+
+def test_a_stream_uploads_when_it_is_read(slow):
+    with client_of(slow.target) as client:
+        stream = stream_of(client)  # returns, though no upload has ended
+        assert slow.uploads == 0
+        slow.go.set()
+        assert stream.result.value == 1.0
+        assert (slow.uploads, slow.named) == (1, [True])
+        again = stream_of(client)
+        assert again._rpc is not None  # what the server has already is named at once
+        assert again.result.value == 1.0
+
+
+def test_cancelling_a_stream_ends_its_upload(slow):
+    with client_of(slow.target) as client:
+        stream = stream_of(client)
+        reader = threading.Thread(target=lambda: slow.began.wait(60) and stream.cancel())
+        reader.start()
+        with pytest.raises(sg.Cancelled):
+            stream.result
+        reader.join()
+    slow.stop()  # its only thread is free, so the upload has ended
+    assert (slow.asked, len(slow.gone)) == ([], 1)
+
+
+def test_a_stream_that_was_cancelled_before_it_was_read_sends_nothing(slow):
+    with client_of(slow.target) as client:
+        with stream_of(client) as stream:
+            pass
+        with pytest.raises(sg.Cancelled):
+            stream.result
+    assert (slow.uploads, slow.asked) == (0, [])
 
 
 def test_what_is_wrong_with_a_request_is_said_of_the_whole(keeper):
@@ -203,9 +288,11 @@ def test_what_is_wrong_with_a_request_is_said_of_the_whole(keeper):
 
 def test_the_argument_is_checked():
     assert least_of("auto") == least_of(True) == 1 << 20
-    assert least_of(False) is None and least_of(5) == 5
-    for wrong in ("always", 0, -1, 1.5):
-        with pytest.raises(ValueError, match="upload"):
+    assert least_of(False) is least_of(None) is None and least_of(5) == 5
+    for number in (np.int64(7), np.uint8(7)):
+        assert least_of(number) == 7 and type(least_of(number)) is int
+    for wrong in ("always", 0, -1, 1.5, np.int64(0), np.array([1, 2])):
+        with pytest.raises(ValueError, match=r"upload .*: .* whole number of bytes, at least 1"):
             least_of(wrong)
     with pytest.raises(ValueError, match="upload"):
         sg.Client("localhost:1", upload="always")

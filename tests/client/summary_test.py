@@ -95,6 +95,21 @@ def test_the_first_certificate_says_where_it_was_born():
     assert " ".join(f"born {born}".split()) in text
 
 
+def test_halts_tell_how_many_instances_they_ended_where_and_why():
+    said = "the solver\n  gave up"
+    halted = [
+        results.Halted(0, "fell", 9, False, "world.py:4"),
+        results.Halted(1, "solve.error", 2, True, "world.py:7", said),
+        results.Halted(2, "fell", 4, False, "world.py:4"),
+    ]
+    text = " ".join(repr(gradient(halted=halted)).split())
+    assert (
+        "halted 2 instances by fell (world.py:4), first at step 4; 1 instance by solve.error (world.py:7), "
+        "first at step 2, with an error: the solver gave up"
+    ) in text
+    assert "halted" not in repr(gradient())
+
+
 def columns(dtype, *values):
     return np.array(values, dtype)
 
@@ -156,7 +171,7 @@ def test_absorption_tells_the_states_that_stand_still():
     still = Absorption("x", [AdditionSite("dynamics", "w.py:3", 6, 6), AdditionSite("solver", "", 2, 0)])
     moves = Absorption("v", [AdditionSite("dynamics", "w.py:4", 8, 0)])
     assert (still.additions, still.absorbed, still.share) == (8, 6, 0.75)
-    assert repr(still) == "x in 75% of 8 additions"
+    assert repr(still) == "x in 75% of 8 additions at sampled steps"
     assert Absorption("none").share == 0.0
     lines = repr(gradient(absorption={"x": still, "v": moves})).splitlines()
-    assert "  absorbed    x in 75% of 8 additions" in lines
+    assert "  absorbed    x in 75% of 8 additions at sampled steps" in lines

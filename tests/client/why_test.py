@@ -160,7 +160,7 @@ def test_a_state_that_stands_still_is_told_where_the_reference_moves():
         result.absorption = {name: types.SimpleNamespace(share=share) for name, share in absorbed.items()}
     said = [s for s in sentences(pair) if "absorbed" in s.facts]
     assert [s.text for s in said] == [
-        "In f16 0.875 of the additions into `x` are absorbed, so that it stands still where its derivative says that "
+        "In f16 0.875 of the additions into `x` at sampled steps are absorbed, so that it stands still where its derivative says that "
         "it moves (0 in f32)."
     ]
     assert not unbacked(said[0])

@@ -45,7 +45,7 @@ def test_bf16_stands_still_and_says_so(client, chunk):
     assert absorption.share == 1.0
     assert [site.role for site in absorption.sites] == ["dynamics"]
     assert "absorption_test.py" in absorption.sites[0].line
-    assert "x in 100% of 6 additions" in repr(narrow)
+    assert "x in 100% of 6 additions at sampled steps" in repr(narrow)
     wide = gradient(client, "f32", **options)
     assert (wide.absorption["x"].additions, wide.absorption["x"].absorbed) == (N * SAMPLED, 0)
 

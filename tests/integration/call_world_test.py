@@ -279,6 +279,29 @@ def test_how_the_solves_of_an_adjoint_ended_is_told(client):
     np.testing.assert_array_equal(again.params["p"], capped.params["p"])
 
 
+@pytest.mark.parametrize("policy", ("f64", "f32", "bf16_unsafe", "f16_unsafe", "f16_safe"))
+@pytest.mark.parametrize("solver", ("iteration", "gmres"))
+def test_a_solve_without_a_tolerance_ends_below_its_cap_in_every_format(client, policy, solver):
+    def slope(implicit):
+        g = client.gradient(
+            resting(tol=0.02),
+            steps=1,
+            initial={"x": [0.3, 0.9]},
+            params={"p": np.array([0.5, 0.8])},
+            objective="place",
+            # Told in role gradient, where that has f32.
+            policy=sg.Policy(policy).role("gradient", format="f64"),
+            loops={"rest": implicit},
+        )
+        return g, g.adjoint_solves.get("rest.adjoint")
+
+    g, told = slope(sg.Implicit(solver))
+    assert (told.solves, told.capped, g.warnings) == (2, 0, [])
+    exact, _ = slope(sg.Implicit("lu"))
+    # bf16 rounds to 2^-8; a residual of 4 eps is 2^-5 of it, and |w| < 2 |g|.
+    np.testing.assert_allclose(g.params["p"], exact.params["p"], rtol=2**-4 if "bf16" in policy else 2**-7)
+
+
 MANY = 600
 
 
@@ -319,6 +342,12 @@ def test_many_numbers_that_do_not_contract_are_solved_by_gmres(client):
     told = rounded.adjoint_solves["many.adjoint"]
     assert (told.solves, told.turns, told.capped) == (2, 80, 2) and told.residual < 1e-6
     assert ask(sg.Implicit("iteration", max_iter=9)).adjoint_solves["many.adjoint"].capped == 2
+    # A tolerance that is left open is one that the format of the solve reaches.
+    for policy, eps in (("f64", 2.0**-52), ("f32", 2.0**-23), ("bf16_safe", 2.0**-7)):
+        g = ask(sg.Implicit("gmres"), policy)
+        told = g.adjoint_solves["many.adjoint"]
+        assert told.capped == 0 and g.warnings == [], (policy, told)
+        assert told.residual <= max(1e-9, 4 * eps)
     with pytest.raises(sg.InvalidArgument, match="limit of solver lu is 512"):
         ask(sg.Implicit("lu"))
     with pytest.raises(sg.InvalidArgument, match="513 is not in 1 to 512") as caught:

@@ -39,7 +39,7 @@ def quantizer(cases):
         for i, case in enumerate(cases):
             channels = [a for a in range(len(case["shape"])) if a not in case["axes"]]
             made[f"x{i}"] = sg.fake_quantize(
-                given[f"x{i}"], case["format"], axis=channels, scale=given.get(f"s{i}")
+                given[f"x{i}"], case["format"], keep_axes=channels, scale=given.get(f"s{i}")
             )
         return made
 
@@ -123,16 +123,38 @@ def test_the_program_says_format_and_axes(client):
 
 
 def test_what_is_wrong_is_named(client):
-    with pytest.raises(ValueError, match=r"fake_quantize_test.py:\d+: axis 2 is none of an array"):
-        sg.world(x=sg.State(2, 3))(lambda x: sg.fake_quantize(x, axis=2)).to_proto()
-    with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\) do not meet"):
-        sg.world(x=sg.State(2, 3))(lambda x: sg.fake_quantize(x, axis=1, scale=[1, 2])).to_proto()
-    b = ProgramBuilder("bf16")
-    x = b.state("x", (2, 3))
-    b.next(x=b.fake_quantize(x, format="bf16"))
-    with pytest.raises(sg.InvalidArgument, match="e4m3 or e5m2, not bf16") as caught:
-        client.rollout(sg.World(program=b.build()), steps=1, initial={"x": np.ones((2, 3))})
-    assert caught.value.field.endswith(".format")
+    def made(**arguments):
+        return sg.world(x=sg.State(2, 3))(lambda x: sg.fake_quantize(x, **arguments)).to_proto()
+
+    for axes in (2, -3, (0, 2), 1.0, "1", (0.0,)):
+        told = rf"fake_quantize_test.py:\d+: keep_axes .*: axes of an array of shape \(2, 3\) are from -2 to 1"
+        with pytest.raises(ValueError, match=told):
+            made(keep_axes=axes)
+    with pytest.raises(ValueError, match=r"scale of shape \(2,\) does not widen to \(3,\)"):
+        made(keep_axes=1, scale=[1, 2])
+    for format in ("bf16", "fp8"):
+        with pytest.raises(ValueError, match=f"format '{format}': one of e4m3, e5m2$"):
+            made(format=format)
+    with pytest.raises(TypeError, match="axis"):
+        made(axis=1)  # what it was called when the operation's `axes` meant the others
+    for format, told in (("bf16", "e4m3 or e5m2, not bf16"), ("fp8", "unknown format 'fp8'; one of e4m3, e5m2$")):
+        b = ProgramBuilder("other")
+        b.next(x=b.fake_quantize(b.state("x", (2, 3))))
+        program = b.build()
+        program.step.ops[0].format = format
+        with pytest.raises(sg.InvalidArgument, match=told) as caught:
+            client.rollout(sg.World(program=program), steps=1, initial={"x": np.ones((2, 3))})
+        assert caught.value.field.endswith(".format")
+
+
+def test_axes_that_are_kept_are_those_that_the_operation_does_not_share():
+    def axes_of(**arguments):
+        world = sg.world(x=sg.State(2, 3, 4))(lambda x: sg.fake_quantize(x, **arguments))
+        return list(world.to_proto().program.step.ops[0].axes)
+
+    assert axes_of() == axes_of(keep_axes=()) == [0, 1, 2]
+    assert axes_of(keep_axes=1) == axes_of(keep_axes=np.int64(-2)) == axes_of(keep_axes=(1, 1)) == [0, 2]
+    assert axes_of(keep_axes=(0, 2)) == [1]
 
 
 # ---- Role network with a scale ----

@@ -268,3 +268,13 @@ def test_tf32_is_refused_where_nothing_is_read_as_it(client):
     with pytest.raises(sg.InvalidArgument, match="not stochastic") as error:
         run(client, sg.Policy("f32").role("network", format="tf32", rounding="stochastic"))
     assert error.value.field == "spec.policy.roles[0].setting.rounding"
+
+
+def test_what_is_wrong_with_a_role_is_said_in_its_own_words(client):
+    in_tf32_with_a_scale = sg.Policy("f32").role("network", format="tf32", scale="amax")
+    with pytest.raises(sg.InvalidArgument, match="role 'network' is in tf32, which needs no scale"):
+        run(client, in_tf32_with_a_scale)
+    # What is listed may be had: no accumulator is in e4m3 or tf32.
+    for accumulator in ("tf32", "e3m4"):
+        with pytest.raises(sg.InvalidArgument, match=r"one of f64, f32, bf16, f16$"):
+            run(client, sg.Policy("f32").role("network", accumulator=accumulator))

@@ -29,22 +29,23 @@ class ContentsTest : public testing::Test {
     ContentsOptions options;
     options.ttl = absl::Minutes(10);
     options.max_bytes = max_bytes;
-    options.lease = [this](int64_t bytes) -> std::shared_ptr<void> {
-      auto reservation = memory_.Reserve(bytes, scheduling::MemoryUse::kCache);
-      if (!reservation) return nullptr;
-      return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
-    };
     options.now = [this] { return now_; };
-    return std::make_unique<Contents>(std::move(options));
+    auto store = std::make_unique<Contents>(std::move(options));
+    memory_.SetRelief([store = store.get()](int64_t bytes) { store->Relieve(bytes); });
+    return store;
   }
   bool Keep(Contents& store, const std::string& digest, const std::string& caller,
             int64_t most = kAll) {
     now_ += absl::Seconds(1);
-    return store.Keep(SomeContent(), digest, caller, most);
+    auto upload = memory_.Reserve(kBytes, scheduling::MemoryUse::kUpload, ada_);
+    if (!upload) return false;
+    return store.Keep(SomeContent(), digest, caller, most, *std::move(upload));
   }
   int64_t Held() const { return memory_.used(scheduling::MemoryUse::kCache); }
 
   scheduling::MemoryBudget memory_{10 * kBytes};
+  std::shared_ptr<scheduling::Caller> ada_ =
+      std::make_shared<scheduling::Caller>("ada", scheduling::CallerLimits());
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
 };
 
@@ -121,10 +122,32 @@ TEST_F(ContentsTest, TakeTheirMemoryFromTheBudget) {
   EXPECT_EQ(Held(), 2 * kBytes);
   ASSERT_TRUE(Keep(*store, "three", "eve"));  // in the place of another
   EXPECT_EQ(store->Find("one", "ada"), nullptr);
-  store->Relieve(2 * kBytes);
   ASSERT_TRUE(work.Grow(2 * kBytes));
-  EXPECT_FALSE(Keep(*store, "four", "ada"));
   EXPECT_EQ(store->use().entries, 0);
+  EXPECT_FALSE(Keep(*store, "four", "ada"));
+}
+
+TEST_F(ContentsTest, TakeOverTheMemoryOfTheirUpload) {
+  const auto store = Store(kAll);
+  ASSERT_TRUE(Keep(*store, "old", "eve"));
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(Keep(*store, std::to_string(i), "ada"));
+  EXPECT_EQ(Held(), 10 * kBytes);  // all there is, so none was counted twice
+  EXPECT_EQ(memory_.used(scheduling::MemoryUse::kUpload), 0);
+  EXPECT_EQ(ada_->memory_bytes(), 0);  // of the server's share, no longer of its caller's
+  EXPECT_NE(store->Find("old", "eve"), nullptr);
+}
+
+TEST_F(ContentsTest, ThatCannotBeKeptPushOutNone) {
+  const auto store = Store(2 * kBytes);
+  ASSERT_TRUE(Keep(*store, "one", "ada"));
+  ASSERT_TRUE(Keep(*store, "two", "eve"));
+  EXPECT_FALSE(Keep(*store, "more", "ada", kBytes - 1));
+  auto upload = memory_.Reserve(3 * kBytes, scheduling::MemoryUse::kUpload, ada_);
+  ASSERT_TRUE(upload.has_value());
+  const std::string large(3 * kBytes - Contents::kBesideContent, 'x');
+  EXPECT_FALSE(store->Keep(large, "large", "eve", kAll, *std::move(upload)));
+  EXPECT_EQ(store->use().entries, 2);
+  EXPECT_EQ(memory_.used(scheduling::MemoryUse::kUpload), 0);
 }
 
 TEST_F(ContentsTest, ReliefTakesTheLeastRecentlyUsedOfAll) {

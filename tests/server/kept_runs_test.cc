@@ -35,6 +35,7 @@ class KeptRunsTest : public ::testing::Test {
       if (!reservation) return nullptr;
       return std::make_shared<scheduling::MemoryBudget::Reservation>(*std::move(reservation));
     };
+    options.free_bytes = [this] { return memory_.free(); };
     options.on_lost = [this](KeptLost why) { ++lost_[static_cast<size_t>(why)]; };
     options.now = [this] { return now_; };
     return std::make_unique<KeptRuns>(std::move(options));
@@ -91,6 +92,21 @@ TEST_F(KeptRunsTest, TheLeastRecentlyUsedGoesForANewerOne) {
   EXPECT_FALSE(store->Find(handles[1], "ada").ok());
   EXPECT_GE(lost_[static_cast<size_t>(KeptLost::kLimit)], 1);
   EXPECT_FALSE(store->Keep(SomeRun(100 * kRunBytes), "ada")) << "larger than all may be";
+}
+
+TEST_F(KeptRunsTest, ARunThatCannotBeKeptPushesOutNone) {
+  const auto store = Store(90'000);
+  const std::string read = *store->Keep(SomeRun(20'000), "ada");
+  const std::string idle = *store->Keep(SomeRun(10'000), "ada");
+  auto work = memory_.Reserve(50'000, scheduling::MemoryUse::kWork);
+  ASSERT_TRUE(work.has_value());
+  const absl::StatusOr<KeptRuns::Kept> reversal = store->Find(read, "ada");
+  // What a reversal reads gives no memory back.
+  EXPECT_FALSE(store->Keep(SomeRun(35'000), "ada"));
+  EXPECT_EQ(store->use().entries, 2);
+  EXPECT_TRUE(store->Keep(SomeRun(22'000), "ada"));  // in the place of the idle one
+  EXPECT_FALSE(store->Find(idle, "ada").ok());
+  EXPECT_TRUE(store->Find(read, "ada").ok());
 }
 
 TEST_F(KeptRunsTest, RunsThatAreKeptAtOnceStayWithinTheLimitTogether) {

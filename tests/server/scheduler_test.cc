@@ -113,7 +113,7 @@ TEST(MemoryBudget, CachesAreEmptiedForWork) {
   ASSERT_TRUE(cached.has_value());
   int asked = 0;
   budget.SetRelief([&](int64_t bytes) {
-    EXPECT_EQ(bytes, 50);
+    EXPECT_EQ(bytes, 30);  // no more than is missing
     ++asked;
     cached.reset();
   });
@@ -121,6 +121,41 @@ TEST(MemoryBudget, CachesAreEmptiedForWork) {
   EXPECT_EQ(asked, 0);  // one cache does not empty another
   EXPECT_TRUE(budget.Reserve(50, MemoryUse::kWork).has_value());
   EXPECT_EQ(asked, 1);
+}
+
+TEST(MemoryBudget, NothingIsGivenUpForWhatDoesNotFitWithoutItEither) {
+  MemoryBudget budget(100);
+  const auto work = budget.Reserve(60, MemoryUse::kWork);
+  const auto cached = budget.Reserve(30, MemoryUse::kCache);
+  ASSERT_TRUE(work.has_value() && cached.has_value());
+  budget.SetRelief([&](int64_t) { ADD_FAILURE() << "asked in vain"; });
+  EXPECT_FALSE(budget.Reserve(50, MemoryUse::kUpload).has_value());
+}
+
+TEST(MemoryBudget, ReliefIsAskedForMoreAsLongAsItGivesAny) {
+  MemoryBudget budget(100);
+  std::vector<Reservation> cached;
+  for (int i = 0; i < 4; ++i) cached.push_back(*budget.Reserve(20, MemoryUse::kCache));
+  budget.SetRelief([&](int64_t) { cached.pop_back(); });
+  EXPECT_TRUE(budget.Reserve(50, MemoryUse::kWork).has_value());
+  EXPECT_EQ(cached.size(), 2u);
+  int asked = 0;
+  budget.SetRelief([&](int64_t) { ++asked; });  // what it would give is still read
+  EXPECT_FALSE(budget.Reserve(80, MemoryUse::kWork).has_value());
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(MemoryBudget, AReservationGoesOnAsMemoryOfAnotherUse) {
+  MemoryBudget budget(100);
+  const auto caller = std::make_shared<Caller>("a", CallerLimits());
+  auto held = *budget.Reserve(60, MemoryUse::kUpload, caller);
+  held.TurnInto(MemoryUse::kCache);
+  EXPECT_EQ(budget.used(MemoryUse::kUpload), 0);
+  EXPECT_EQ(budget.used(MemoryUse::kCache), 60);
+  EXPECT_EQ(caller->memory_bytes(), 0);
+  EXPECT_EQ(budget.free(), 40);
+  held = Reservation();
+  EXPECT_EQ(budget.free(), 100);
 }
 
 // ---- Limits of one caller ----

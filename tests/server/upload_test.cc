@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "tests/server/deterministic_bytes.h"
 #include "tests/server/running_server.h"
 
@@ -304,6 +305,18 @@ TEST(Upload, WhatARequestNamesIsCheckedAsIfItStoodThere) {
     });
   };
   ExpectError(world("\x0a"), kInvalid, "INVALID_FIELD", "spec.world.program_ref");
+  // What is no program is told as that, also where it reads as another message or as an empty one.
+  v1::World message;
+  message.set_name("bouncing_ball");
+  for (const std::string& other :
+       {std::string("text, and no program"), message.SerializeAsString(), std::string(64, '\0')}) {
+    const grpc::Status wrong = world(other);
+    ExpectError(wrong, kInvalid, "INVALID_FIELD", "spec.world.program_ref");
+    EXPECT_NE(wrong.error_message().find(absl::StrCat(
+                  "the ", other.size(), " bytes that it names are no simgrad.v1.Program")),
+              std::string::npos)
+        << wrong.error_message();
+  }
   v1::Program program = BallProgram(server);
   program.mutable_step()
       ->mutable_ops(0)
@@ -366,6 +379,18 @@ TEST(Upload, ExpiresAndGivesItsMemoryBack) {
   RunningServer server(config);
   Kept(server, std::string(kMiB, 'a'));
   EXPECT_TRUE(Eventually([&] { return Series(server, kContents) == 0; }));
+}
+
+TEST(Upload, TakesItsMemoryOnce) {
+  config::ServerConfig config = FreePorts();
+  config.memory_limit_bytes = 64 * kMiB;
+  config.content_bytes = config.memory_limit_bytes;
+  config.max_request_bytes = 32 * kMiB;
+  RunningServer server(config);
+  Kept(server, std::string(24 * kMiB, 'a'));
+  Kept(server, std::string(30 * kMiB, 'b'));  // 54 MiB together, but 84 while it came twice
+  EXPECT_EQ(Series(server, kContents), 2);
+  EXPECT_EQ(Series(server, kUploadBytes), 0);
 }
 
 TEST(Upload, WorkThatNeedsTheMemoryGetsIt) {

@@ -676,6 +676,14 @@ def test_an_error_of_equinox_ends_the_run_with_an_error(client):
     world = simgrad.jax.world(checked, sites={at(checked, 7): "too_warm"}, **options)
     assert world.report().halts == {"too_warm": at(checked, 7)}
     assert world.report().dropped == {at(checked, 4): "error_if"}
+    assert world.report().messages == {"too_warm": "too warm"}
+    told = str(world.report()).splitlines()
+    assert "callbacks dropped:" not in told
+    for title, line in (
+        ("error_if dropped, its condition is not tested:", f"  {at(checked, 4)}: error_if"),
+        ("error_if that ends a run with an error:", f"  too_warm: {at(checked, 7)}: too warm"),
+    ):
+        assert told[told.index(title) + 1] == line
     initial = {"x": np.asarray([[0.5, 1.0], [0.1, 0.2], [50.0, 50.0]]), "heat": np.zeros(3)}
     run = dict(steps=3, initial=initial, policy="f64")
     r = client.rollout(world, objective="far", **run)
@@ -683,6 +691,9 @@ def test_an_error_of_equinox_ends_the_run_with_an_error(client):
         (0, "too_warm", 2, True),
         (2, "too_warm", 0, True),
     ]
+    assert {(h.line, h.message) for h in r.halted} == {(at(checked, 7), "too warm")}
+    said = f"2 instances by too_warm ({at(checked, 7)}), first at step 0, with an error: too warm"
+    assert said in " ".join(repr(r).split())
     expected = {"x": jnp.asarray(initial["x"][1])}
     for _ in range(3):
         expected = checked(expected)

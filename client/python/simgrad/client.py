@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Iterable, Mapping, Sequence, cast, overload
 
@@ -22,8 +23,8 @@ from simgrad.progress import ProgressCallback, observer_of
 from simgrad.repeating import Call, Repeating
 from simgrad.request import Arrays, Cotangents, distinct
 from simgrad.retry import Retry, policy_of
-from simgrad.stream import Stream
-from simgrad.uploads import Uploads, least_of
+from simgrad.stream import Start, Stream
+from simgrad.uploads import Plan, Uploads, least_of
 from simgrad.v1 import policy_pb2, simgrad_pb2, simgrad_pb2_grpc
 from simgrad.why.compare import Comparison, compare
 from simgrad.why.sensitivity import Sensitivity, sensitivity
@@ -53,10 +54,10 @@ class Client:
         plaintext.
       token: bearer token that the server asks for, or a function that gives the one of the moment
         (tokens get rotated); None: none is sent. Without TLS it travels in the clear.
-      upload: "auto": arrays and programs above 1 MiB that are sent again and again travel once: the
-        server keeps them, and requests name them (docs/python.md). A number: likewise, above so many
-        bytes. False: everything travels with each request. Never changes a bit. With "round_robin"
-        nothing is uploaded, as each call may go to another server.
+      upload: "auto" or True: arrays and programs of more than 1 MiB (2**20 bytes) travel once: the server
+        keeps them, and requests name them (docs/python.md). A whole number, NumPy's too: likewise, of more
+        than so many bytes. False or None: everything travels with each request. Never changes a bit.
+        With "round_robin" nothing is uploaded, as each call may go to another server.
       retry: True: a call that fails for a reason that passes (no connection, a connection that
         breaks, a server that drains or is full) is repeated within its deadline, to the same bits:
         see Retry, and RetryBudget for how often. A Retry: likewise, with limits of one's own.
@@ -697,7 +698,7 @@ class Client:
         world: World,
         message: simgrad_pb2.GradientRequest,
         call: Call,
-        start: Callable[[float], Any],
+        start: Start,
         on_nonfinite: str,
     ) -> list[results.Gradient]:
         """All gradients of the answer that `start` begins."""
@@ -727,14 +728,21 @@ class Client:
         call: Call,
         timeout: float | None,
         retry: Retry | bool | None,
-    ) -> Callable[[float], Any]:
-        """Sends the request, given the seconds that a try may take."""
+    ) -> Start:
         self._check_size(message, timeout, retry)
-        return lambda left: self._send(method, message, call, left)
+        plans = [self._uploads.plan(message, call, self._limits)]  # of the first try
 
-    def _send(self, method: Any, message: Any, call: Call, left: float) -> Any:
+        def send(left: float) -> Any:
+            plan = plans.pop() if plans else None
+            return self._send(method, message, call, left, plan)
+
+        return Start(send, waits=plans[0].uploads)
+
+    def _send(
+        self, method: Any, message: Any, call: Call, left: float, plan: Plan | None = None
+    ) -> Any:
         """Begins a try, which may take so many seconds."""
-        return self._uploads.send(method, message, call, left, self._metadata(), self._limits)
+        return self._uploads.send(method, message, call, left, self._metadata(), self._limits, plan)
 
     def _asking(self, world: World, message: Any) -> Ask:
         """Asks for the program of a request, later: keeps what shapes it, and none of its tensors."""
@@ -837,7 +845,7 @@ class Client:
 
 
 def _name_lines(result: results.Rollout, world: World) -> None:
-    """Tells the sites of a program of one's own which line they are."""
+    """Tells the sites and halts of a program of one's own which line they are."""
     if world.program is None:
         return
     lines = site_lines(world.program)
@@ -845,6 +853,10 @@ def _name_lines(result: results.Rollout, world: World) -> None:
         site.line = lines.get(name, "")
     for name, event in result.events.items():
         event.line = lines.get(name, "")
+    said = world.halt_messages
+    result.halted = [
+        replace(h, line=lines.get(h.halt, ""), message=said.get(h.halt, "")) for h in result.halted
+    ]
 
 
 def _raise_if_nonfinite(result: results.Rollout) -> None:

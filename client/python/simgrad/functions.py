@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from typing import Any, Callable, Iterator, Sequence
+import numbers
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -378,7 +379,8 @@ def stop_gradient(x: Any) -> Expression:
 def fake_quantize(
     x: Any,
     format: str = "e4m3",
-    axis: int | Sequence[int] | None = None,
+    *,
+    keep_axes: int | Sequence[int] = (),
     scale: Any = None,
 ) -> Expression:
     """The rest of x in `format`, e4m3 or e5m2, under a scale: x is divided by it, rounded to the nearest
@@ -389,21 +391,27 @@ def fake_quantize(
 
     Args:
       x: real, of any shape.
-      axis: of channels, or several: each index there has a scale of its own. None: x has one.
-      scale: real, of the lengths of `axis`, or what widens to them; one that is not above 0 or not
-        finite counts as 1. None: the smallest power of two that brings the largest finite magnitude
-        within the format, in every instance by itself, and 1 where that is 0.
+      keep_axes: axes, of channels as a rule, along which the scale keeps its length: each index there
+        has a scale of its own, which the elements along all other axes share. None of them: x has one.
+        (The operation `ProgramBuilder.fake_quantize` takes those other axes, as `axes`.)
+      scale: real, of the lengths of `keep_axes` in the order of x, or what widens to them; one that is
+        not above 0 or not finite counts as 1. None: the smallest power of two that brings the largest
+        finite magnitude within the format, in every instance by itself, and 1 where that is 0.
 
-    Raises ValueError for an axis that x does not have, and for a scale of another shape.
+    Raises ValueError for another format, for `keep_axes` that x does not have, and for a scale of
+    another shape.
     """
     b = builder(x, scale)
     value = b.value(x)
     rank = len(value.shape)
-    channels = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
-    if any(not -rank <= each < rank for each in channels):
-        raise ValueError(f"{b.here()}axis {axis} is none of an array of shape {value.shape}")
-    own = {each % rank for each in channels}
-    shared = [each for each in range(rank) if each not in own]
+    kept: list[Any] = list(keep_axes) if isinstance(keep_axes, Iterable) else [keep_axes]
+    if not all(isinstance(axis, numbers.Integral) and -rank <= int(axis) < rank for axis in kept):
+        has = f"from {-rank} to {rank - 1}" if rank else "not there, as it has none"
+        raise ValueError(
+            f"{b.here()}keep_axes {keep_axes!r}: axes of an array of shape {value.shape} are {has}"
+        )
+    own = {int(axis) % rank for axis in kept}
+    shared = [axis for axis in range(rank) if axis not in own]
     return b.fake_quantize(value, format=format, axes=shared, scale=scale)
 
 

@@ -36,6 +36,7 @@ U32 = ELEMENT_TYPE_U32
 U8 = ELEMENT_TYPE_U8
 Shape = tuple[int, ...]
 
+_SMALL_FORMATS = ("e4m3", "e5m2")  # of fake_quantize
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 _INPUTS = 0  # the scope of inputs, which every region sees
 
@@ -172,11 +173,20 @@ class OperationWriter:
         axes: int | Sequence[int] | None,
     ) -> Expression:
         x = self.value(a, ELEMENT_TYPE_REAL)
+        if format not in _SMALL_FORMATS:
+            raise ValueError(f"{self.here()}format {format!r}: one of {', '.join(_SMALL_FORMATS)}")
         shared = self._axes(axes, x)
         operands = [x]
         if scale is not None:
-            kept = [n for axis, n in enumerate(x.shape) if axis not in shared]
-            operands.append(self.broadcast_to(self.value(scale, ELEMENT_TYPE_REAL), kept))
+            kept = tuple(n for axis, n in enumerate(x.shape) if axis not in shared)
+            given = self.value(scale, ELEMENT_TYPE_REAL)
+            try:
+                operands.append(self.broadcast_to(given, kept))
+            except ValueError:
+                raise ValueError(
+                    f"{self.here()}scale of shape {given.shape} does not widen to {kept}, the lengths of "
+                    "the axes along which each index has a scale of its own"
+                ) from None
         return self._emit(code, operands, x.shape, x.element, format=format, axes=shared)
 
     def _array(

@@ -96,6 +96,7 @@ class Call:
         self._lost = 0
         self.named = False  # whether this try names content that its server keeps, and how to say
         self.on_lost: Callable[[], None] = lambda: None  # that the server does not
+        self._held: Any = None
 
     def __enter__(self) -> "Call":
         self._shared.count_in_flight(1)
@@ -124,7 +125,21 @@ class Call:
 
     def cancel(self) -> None:
         self.is_cancelled = True
+        held = self._held
+        if held is not None:
+            held.cancel()
         self._shared.clock.wake()
+
+    def hold(self, rpc: Any) -> None:
+        """Lets `cancel` end an upload that this thread waits for, before a try; None: it has ended."""
+        self._held = rpc
+        if rpc is not None and self.is_cancelled:  # by another thread, which saw none
+            rpc.cancel()
+
+    def check(self) -> None:
+        """Raises Cancelled where the call was cancelled, or its client closed, before a try."""
+        if self._is_over():
+            raise self._cancelled(Reached())
 
     def failed(self, rpc_error: grpc.RpcError, reached: Reached = Reached()) -> None:
         """Returns when the next try should begin, or raises the typed error of the call."""

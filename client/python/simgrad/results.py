@@ -168,12 +168,19 @@ class NonFinite:
 
 @dataclass(frozen=True)
 class Halted:
-    """An instance that a halt of the world ended, after `step`; with an error before it."""
+    """An instance that a halt of the world ended, after `step`; with an error before it.
+
+    Attributes:
+      line: the line of the caller's file that asks for the halt; empty where the program does not say.
+      message: what the author of the halt says of it (Equinox's error_if has one); else empty.
+    """
 
     instance: int  # index in the request
     halt: str
     step: int
     error: bool
+    line: str = ""
+    message: str = ""
 
 
 @dataclass(repr=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, NamedTuple
 
 import grpc
 
@@ -21,12 +21,26 @@ from simgrad.v1 import simgrad_pb2
 _RANK = {"forward": 0, "adjoint": 1}
 
 
+class Start(NamedTuple):
+    """How the tries of a call begin.
+
+    Attributes:
+      send: sends the request, given the seconds that the try may take; returns what gRPC makes of it.
+      waits: whether the first try waits for an upload before it is sent.
+    """
+
+    send: Callable[[float], Any]
+    waits: bool = False
+
+
 class Stream:
     """Blocks of diagnostics as they arrive, and the result at the end.
 
     Iterating yields a ForwardTrace per block of steps and, for a gradient, a BackwardTrace per
     block of the reverse pass. Leaving the loop before its end cancels the request on the server.
     After the loop, `result` is the Rollout or Gradient; before, reading it drains the stream.
+    The request is sent when the stream is made; where content must be uploaded first, that and the
+    request are sent when the stream is first read, and `cancel` ends the upload too.
 
     An answer that breaks is asked for again (Client(retry=...)). What was yielded is not yielded
     again: a repeated run gives the same bits, and what it adds begins at the step where the first
@@ -41,16 +55,15 @@ class Stream:
     def __init__(
         self,
         call: Call,
-        start: Callable[[float], Any],
+        start: Start,
         assembly: Callable[[], Assembly],
         observer: ProgressCallback,
         finish: Callable[[Rollout], None],
         clock: Clock,
     ):
-        """`start` sends the request, with the seconds that it may take; `assembly` makes a new one;
-        `finish` looks at the result."""
+        """`assembly` makes a new one; `finish` looks at the result."""
         self._call = call
-        self._start = start
+        self._start = start.send
         self._new_assembly = assembly
         self._observer = observer
         self._finish = finish
@@ -58,7 +71,11 @@ class Stream:
         self._delivery = Delivery()
         self._pause = 0.0  # longest time, in seconds, that the caller left this try unread
         self._told = (-1, -1)  # phase and steps of the last progress that the observer was told
-        self._begin()
+        self._rpc: Any = None  # of this try; None: none has begun
+        self._assembly = self._new_assembly()
+        self._reached = Reached()
+        if not start.waits:
+            self._begin()
         self._blocks = self._read()
 
     def __iter__(self) -> Iterator[ForwardTrace | BackwardTrace]:
@@ -91,7 +108,8 @@ class Stream:
     def cancel(self) -> None:
         """Stops the work on the server; does nothing once the answer is complete."""
         self._call.cancel()
-        self._rpc.cancel()
+        if self._rpc is not None:
+            self._rpc.cancel()
 
     def __enter__(self) -> "Stream":
         return self
@@ -135,6 +153,9 @@ class Stream:
             self._finish(each)
 
     def _repeated(self) -> Iterator[Part]:
+        if self._rpc is None:
+            self._call.check()
+            self._begin()
         while True:
             try:
                 yield from self._run()

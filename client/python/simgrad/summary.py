@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Any, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
 if TYPE_CHECKING:
     from simgrad.diagnostics import Absorption, EventTrace, TerminationTrace
     from simgrad.hessian import HessianVector
-    from simgrad.results import Gradient, Program, ResolvedPolicy, Rollout
+    from simgrad.results import Gradient, Halted, Program, ResolvedPolicy, Rollout
 
 _COLUMNS = 79
 _LABEL = 12  # columns of what stands before the names
@@ -59,6 +59,22 @@ def _line(trace: "TerminationTrace | EventTrace") -> str:
     return f" ({trace.line})" if trace.line else ""
 
 
+def _halts(halted: "Sequence[Halted]") -> list[str]:
+    """For each halt that ended instances: how many, from which step on, where it stands, and what it says."""
+    found: dict[tuple[str, bool, str, str], list[int]] = {}
+    for one in halted:
+        found.setdefault((one.halt, one.error, one.line, one.message), []).append(one.step)
+    told = []
+    for (halt, error, line, message), steps in found.items():
+        where = f" ({line})" if line else ""
+        kind = ", with an error" if error else ""
+        said = f": {' '.join(message.split())}" if message else ""
+        told.append(
+            f"{_count(len(steps), 'instance')} by {halt}{where}, first at step {min(steps)}{kind}{said}"
+        )
+    return ["; ".join(told)] if told else []
+
+
 def of_site(trace: "TerminationTrace") -> str:
     """How often a loop ran, how long, why it stopped, and how close it came to stopping elsewhere."""
     runs = int(trace.runs.sum())
@@ -92,10 +108,9 @@ def of_event(trace: "EventTrace") -> str:
 
 
 def of_absorption(absorption: "Absorption") -> str:
-    """The share of the additions into a state that did nothing."""
-    return (
-        f"{absorption.state} in {absorption.share:.0%} of {_count(absorption.additions, 'addition')}"
-    )
+    """The share of the additions into a state that did nothing, at the steps that are looked at."""
+    counted = _count(absorption.additions, "addition")
+    return f"{absorption.state} in {absorption.share:.0%} of {counted} at sampled steps"
 
 
 def of_policy(policy: "ResolvedPolicy") -> str:
@@ -138,6 +153,7 @@ def of_rollout(result: "Rollout", title: str = "Rollout") -> str:
     lines += _row("trajectory", _shapes(result.trajectory))
     lines += _row("sites", result.sites)
     lines += _row("events", result.events)
+    lines += _row("halted", _halts(result.halted))
     lines += _row("absorbed", [repr(a) for a in result.absorption.values() if a.absorbed])
     if result.certificates:
         lines += _row("born", [str(result.certificates[0])])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import numbers
 import threading
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
@@ -17,19 +18,25 @@ DEFAULT_LEAST = 1 << 20  # bytes; sending less costs hardly more than asking whe
 _PIECE = 1 << 20  # bytes of one message of an upload, where the server takes so much
 _GLANCE = 4096  # bytes at either end of content that tell it from other content of the same name
 _MOST_KNOWN = 4096  # digests and names that are remembered, of each sort
+# Seconds until content is uploaded again that a server had no memory for: from the first, twice as
+# many after each refusal, to the last, which is how long a server keeps content by default.
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
 
 Metadata = Sequence["tuple[str, str]"]
 
 
 def least_of(upload: Any) -> int | None:
-    """The argument `upload` of a client: from how many bytes on content is uploaded; None: never."""
-    if upload == "auto" or upload is True:
+    """The argument `upload` of a client as the bytes above which content is uploaded; None: never."""
+    if upload is True or (isinstance(upload, str) and upload == "auto"):
         return DEFAULT_LEAST
     if upload is False or upload is None:
         return None
-    if isinstance(upload, int) and upload > 0:
-        return upload
-    raise ValueError(f'upload {upload!r}: "auto", False, or the bytes above which content is uploaded')
+    if isinstance(upload, numbers.Integral) and int(upload) > 0:
+        return int(upload)
+    raise ValueError(
+        f'upload {upload!r}: "auto" (or True), False (or None), or a whole number of bytes, at least 1, '
+        "above which content is uploaded"
+    )
 
 
 class _Part(NamedTuple):
@@ -40,22 +47,34 @@ class _Part(NamedTuple):
     refer: Callable[[Any, bytes], None]  # in a copy of the request
 
 
+class Plan(NamedTuple):
+    """The parts of one try that are named, with their digests.
+
+    Attributes:
+      uploads: whether one of them must be uploaded first.
+    """
+
+    named: list[tuple[_Part, bytes]]
+    uploads: bool
+
+
 class Uploads:
     """Sends requests to one server, naming what the server has instead of sending it again.
 
     What is larger than `least` bytes is uploaded when an input of its name is sent for the first time,
     and from then on named by its SHA-256. What comes under that name later and is other content is sent
     whole, as it may be other content each time; it is uploaded when it comes for the third time. A server
-    that has lost content is given it again; what it would not keep is sent whole from then on. Results
+    that has lost content is given it again. What it has no memory for is sent whole, and uploaded when it
+    comes again some seconds later; what it refuses for another reason is sent whole from then on. Results
     have the same bits either way.
 
     Args:
-      upload: the method of the server's stub.
+      upload: the method of the server's stub, of which `future` is called.
       least: bytes; None: everything is sent whole.
     Threads: safe. Cost: a SHA-256 of each large part that is not new, and a copy of the request, for each request.
     """
 
-    def __init__(self, upload: Callable[..., Any], least: int | None, clock: Clock):
+    def __init__(self, upload: Any, least: int | None, clock: Clock):
         self.least = least
         self._upload = upload
         self._clock = clock
@@ -64,7 +83,21 @@ class Uploads:
         self._sent = _Recent()  # digests of what was sent, whole or in an upload
         self._kept = _Recent()  # digests, as the next
         self._refused = _Recent()
+        self._pauses: collections.OrderedDict[bytes, tuple[float, float]] = collections.OrderedDict()
         self._lock = threading.Lock()
+
+    def plan(self, message: Any, call: Call, limits: simgrad_pb2.Limits | None) -> Plan:
+        """Chooses the parts that a try of the call names, of those that it may and that the server takes."""
+        named: list[tuple[_Part, bytes]] = []
+        uploads = False
+        if self.least is not None and call.may_name and limits and limits.max_upload_bytes:
+            for part in _parts(message, self.least, limits.max_upload_bytes):
+                digest = self._digest_to_name(part)
+                if digest is not None:
+                    named.append((part, digest))
+                    with self._lock:
+                        uploads = uploads or digest not in self._kept
+        return Plan(named, uploads)
 
     def send(
         self,
@@ -74,43 +107,33 @@ class Uploads:
         left: float,
         metadata: Metadata,
         limits: simgrad_pb2.Limits | None,
+        plan: Plan | None = None,
     ) -> Any:
-        """Calls a method, by reference where `call` may and the server of these limits takes it.
+        """Calls a method, by reference where it may be, once the server has what is named.
 
         Args:
           left: seconds for all of it.
+          plan: of this try; None: made here.
+        Errors: Cancelled where the call was cancelled during an upload.
         """
         end = self._clock.now() + left
         outgoing = message
-        call.named = False
-        if self.least is not None and call.may_name and limits and limits.max_upload_bytes:
-            outgoing, digests = self._outgoing(message, metadata, limits, end)
-            call.named = bool(digests)
-            call.on_lost = lambda: self._forget(digests)
-        return method(outgoing, timeout=max(end - self._clock.now(), 0.0), metadata=metadata)
-
-    def _outgoing(
-        self, message: Any, metadata: Metadata, limits: simgrad_pb2.Limits, end: float
-    ) -> tuple[Any, list[bytes]]:
-        """The message as it is sent, and what it names."""
-        assert self.least is not None
-        outgoing = message
-        named: list[bytes] = []
-        for part in _parts(message, self.least, limits.max_upload_bytes):
-            digest = self._kept_digest(part, metadata, limits, end)
-            if digest is None:
+        digests: list[bytes] = []
+        for part, digest in (plan or self.plan(message, call, limits)).named:
+            assert limits is not None
+            if not self._is_there(part, digest, call, metadata, limits, end):
                 continue
-            if not named:
+            if not digests:
                 outgoing = type(message)()
                 outgoing.CopyFrom(message)
             part.refer(outgoing, digest)
-            named.append(digest)
-        return outgoing, named
+            digests.append(digest)
+        call.named = bool(digests)
+        call.on_lost = lambda: self._forget(digests)
+        return method(outgoing, timeout=max(end - self._clock.now(), 0.0), metadata=metadata)
 
-    def _kept_digest(
-        self, part: _Part, metadata: Metadata, limits: simgrad_pb2.Limits, end: float
-    ) -> bytes | None:
-        """The digest of what the server has, now; uploads what it should have. None: it is sent whole."""
+    def _digest_to_name(self, part: _Part) -> bytes | None:
+        """The digest of what the server has, or should be given. None: it is sent whole."""
         # An input that is another one each time is known by its ends, so that it costs no digest.
         glance = (part.name, len(part.content), part.content[:_GLANCE], part.content[-_GLANCE:])
         with self._lock:
@@ -123,24 +146,59 @@ class Uploads:
             if digest in self._kept:
                 return digest
             is_new = self._sent.add(digest)
-            if digest in self._refused or (is_new and not is_first):
+            until, _ = self._pauses.get(digest, (0.0, 0.0))
+            waits = digest in self._pauses and self._clock.now() < until
+            if digest in self._refused or waits or (is_new and not is_first):
                 return None
-        piece = min(_PIECE, max(limits.max_request_bytes // 2, 1 << 15))
-        try:
-            self._upload(
-                _pieces(digest, part.content, piece),
-                timeout=max(end - self._clock.now(), 0.0),
-                metadata=metadata,
-            )
-        except grpc.RpcError as error:
-            # The request itself, whole, tells the caller what is wrong, if anything is.
-            if error.code() in _REFUSALS:
-                with self._lock:
-                    self._refused.add(digest)
-            return None
-        with self._lock:
-            self._kept.add(digest)
         return digest
+
+    def _is_there(
+        self,
+        part: _Part,
+        digest: bytes,
+        call: Call,
+        metadata: Metadata,
+        limits: simgrad_pb2.Limits,
+        end: float,
+    ) -> bool:
+        """Whether the server has the content; uploads it where it does not."""
+        with self._lock:
+            if digest in self._kept:
+                return True
+        piece = min(_PIECE, max(limits.max_request_bytes // 2, 1 << 15))
+        upload = self._upload.future(
+            _pieces(digest, part.content, piece),
+            timeout=max(end - self._clock.now(), 0.0),
+            metadata=metadata,
+        )
+        call.hold(upload)
+        try:
+            upload.result()
+        except (grpc.RpcError, grpc.FutureCancelledError) as error:
+            call.check()
+            # The request itself, whole, tells the caller what is wrong, if anything is.
+            if isinstance(error, grpc.RpcError):
+                self._note_refusal(digest, error)
+            return False
+        finally:
+            call.hold(None)
+            upload.cancel()  # where the thread is interrupted
+        with self._lock:
+            self._pauses.pop(digest, None)
+            self._kept.add(digest)
+        return True
+
+    def _note_refusal(self, digest: bytes, error: grpc.RpcError) -> None:
+        """Remembers for how long the content is sent whole."""
+        with self._lock:
+            if error.code() in _REFUSALS:
+                self._refused.add(digest)
+            elif error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                _, last = self._pauses.pop(digest, (0.0, 0.0))
+                pause = min(max(2 * last, _FIRST_PAUSE), _LONGEST_PAUSE)
+                self._pauses[digest] = (self._clock.now() + pause, pause)
+                if len(self._pauses) > _MOST_KNOWN:
+                    self._pauses.popitem(last=False)
 
     def _forget(self, digests: Sequence[bytes]) -> None:
         with self._lock:
@@ -148,11 +206,7 @@ class Uploads:
                 self._kept.discard(digest)
 
 
-_REFUSALS = (
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-)
+_REFUSALS = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 class _Recent:

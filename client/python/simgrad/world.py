@@ -63,6 +63,11 @@ class World:
         """The arrays of one kind of input by name, of what the caller sends."""
         return given or {}
 
+    @property
+    def halt_messages(self) -> Mapping[str, str]:
+        """Messages of halts, by name, where their authors give any."""
+        return {}
+
     def shaped(self, result: Any) -> None:
         """Gives an answer the form of the world's own, in place."""
 

@@ -12,20 +12,25 @@ import sys
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE)]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import processor  # noqa: E402
 import rows  # noqa: E402
 
 JAX_PYTHON = HERE.parents[2] / ".venv-jax" / "bin" / "python"
 HEAD = [
-    "| work | asked | JAX / ours, wall | processor | two cores, wall | ours: wall, processor [ms] | JAX: wall, processor [ms] | compile: ours (first answer), JAX [s] | results differ by | measured, load before |",
+    "| work | asked | JAX / ours, wall | processor | two cores, wall | ours: wall, processor [ms] | JAX: wall, processor [ms] | compile: ours (first answer), JAX [s] | results differ by | measured, load before, processor |",
     "|---|---|---|---|---|---|---|---|---|---|",
 ]
 
 
 @dataclasses.dataclass
 class Measured:
-    """What measure.py gave, on one core and on two (None: there are none); or its error."""
+    """What measure.py gave, on one core and on two (None: there are none); or its error.
+
+    Attributes:
+      when: date, load before, and the processor, as rows of one table are measured on several machines.
+    """
 
     row: rows.Row
     one: dict[str, Any] | None = None
@@ -36,7 +41,7 @@ class Measured:
 
 def measure(row: rows.Row, size: str, samples: int, also_on_two: bool) -> Measured:
     cores = sorted(os.sched_getaffinity(0))
-    when = f"{datetime.date.today().isoformat()}, {os.getloadavg()[0]:.1f}"
+    when = f"{datetime.date.today().isoformat()}, {os.getloadavg()[0]:.1f}, {processor.name()}"
     try:
         one = _on(cores[-1:], row, size, samples)
         two = _on(cores[:2], row, size, min(samples, 3)) if also_on_two and len(cores) > 1 else None

@@ -62,7 +62,7 @@ struct Written {
 };
 
 // A step whose next states are w for g, its states.
-void WriteSolve(Written& written, const LoopChoice& choice) {
+void WriteSolve(Written& written, const LoopChoice& choice, const std::string& preset = "f64") {
   Builder& b = written.b;
   const Var a = b.State("a", {});
   const Var two = b.State("b", {2});
@@ -72,17 +72,19 @@ void WriteSolve(Written& written, const LoopChoice& choice) {
   Region& step = program.step;
   writer.Open(step);
   const std::string site = "fixed";
-  written.w = SolveImplicit(writer, choice, site, {a.id, two.id},
-                            [&](const std::vector<ValueId>& v) { return WriteTimesJ(writer, v); });
+  written.w =
+      SolveImplicit(writer, choice, site, {a.id, two.id}, tests::PolicyOf({.preset = preset}),
+                    [&](const std::vector<ValueId>& v) { return WriteTimesJ(writer, v); });
   writer.Close(step);
   step.yields = written.w;
 }
 
-std::vector<double> Solved(const LoopChoice& choice, const std::vector<double>& g) {
+std::vector<double> Solved(const LoopChoice& choice, const std::vector<double>& g,
+                           const std::string& preset = "f64") {
   Written written;
-  WriteSolve(written, choice);
+  WriteSolve(written, choice, preset);
   const auto lowered =
-      tests::LowerForGradient(written.b.program(), tests::PolicyOf({.preset = "f64"}), "");
+      tests::LowerForGradient(written.b.program(), tests::PolicyOf({.preset = preset}), "");
   EXPECT_TRUE(lowered.ok()) << lowered.status();
   Work work = tests::WorkOf(*lowered, 1, 1);
   work.batch.inputs[0] = tests::Shared({g[0]}, {});
@@ -117,6 +119,49 @@ TEST(ImplicitSolve, EverySolverGivesTheSolution) {
   }
 }
 
+// The text of a step that solves.
+std::string TextOf(const LoopChoice& choice, const std::string& preset) {
+  Written written;
+  WriteSolve(written, choice, preset);
+  const auto lowered =
+      tests::LowerForGradient(written.b.program(), tests::PolicyOf({.preset = preset}), "");
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return lowered->text;
+}
+
+TEST(ImplicitSolve, AToleranceThatIsLeftOpenIsThatOfF64InF64Alone) {
+  for (const Solver solver : {Solver::kIteration, Solver::kGmres}) {
+    LoopChoice open = By(solver);
+    open.tol = 0;
+    LoopChoice said = By(solver);
+    said.tol = 1e-9;
+    EXPECT_EQ(TextOf(open, "f64"), TextOf(said, "f64"));
+    EXPECT_NE(TextOf(open, "f32"), TextOf(said, "f32"));
+  }
+}
+
+// At the end r is what the format can tell from 0: by gmres |r| <= 4 eps |g|; by iteration J' of a
+// change below 2 eps of the largest number of w, 3.2 of g's size, so 2 * 0.75 * 3.2 eps < 4 sqrt(14) eps of
+// it. Small and large g alike, as both rules are relative.
+TEST(ImplicitSolve, AToleranceThatIsLeftOpenIsReachedInEveryFormat) {
+  const std::vector<std::pair<std::string, double>> formats = {
+      {"f32", 0x1p-23}, {"bf16_unsafe", 0x1p-7}, {"f16_unsafe", 0x1p-10}};
+  for (const auto& [preset, eps] : formats) {
+    for (const Solver solver : {Solver::kIteration, Solver::kGmres}) {
+      for (const double size : {0x1p-8, 1.0, 0x1p8}) {
+        LoopChoice open = By(solver);
+        open.tol = 0;
+        const std::vector<double> g = {size, -2 * size, 3 * size};
+        const std::vector<double> w = Solved(open, g, preset);
+        const std::vector<double> moved = TimesJ(w);
+        for (size_t k = 0; k < 3; ++k) {
+          EXPECT_NEAR(w[k] - moved[k], g[k], 4 * eps * std::sqrt(14.0) * size) << preset << size;
+        }
+      }
+    }
+  }
+}
+
 // The loops that a choice writes for `numbers` numbers: their codes and sites.
 std::string LoopsFor(const LoopChoice& choice, int64_t numbers) {
   Builder b("many");
@@ -127,7 +172,8 @@ std::string LoopsFor(const LoopChoice& choice, int64_t numbers) {
   writer.Open(region);
   const std::string site = "fixed";
   const absl::Status status = WithinBudget([&] {
-    SolveImplicit(writer, choice, site, {g.id}, [](const std::vector<ValueId>& v) { return v; });
+    SolveImplicit(writer, choice, site, {g.id}, tests::PolicyOf({.preset = "f64"}),
+                  [](const std::vector<ValueId>& v) { return v; });
   });
   if (!status.ok()) return IsLimit(status) ? "limit" : "error";
   std::string loops;

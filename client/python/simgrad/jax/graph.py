@@ -173,12 +173,13 @@ class Graph(Layout):
         wanted = neutral(to)
         return a if a.dtype == wanted else self.emit("convert", a, to=wanted.name)
 
-    def halt(self, condition: Value, line: Line) -> bool:
+    def halt(self, condition: Value, line: Line, message: str) -> bool:
         """Ends a run where a bool holds; False where none can stand: in a loop or a branch."""
         if self.scope is not self.root or not isinstance(condition, Node):
             return False
         if all(x.operands[0] is not condition for x in self.halts):
-            self.halts.append(Node("halt", [condition], {}, (), BOOL, line, self.root))
+            said = {"message": message}
+            self.halts.append(Node("halt", [condition], said, (), BOOL, line, self.root))
         return True
 
     def key(self, shape: Sequence[int]) -> Node:

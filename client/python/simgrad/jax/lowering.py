@@ -74,6 +74,10 @@ class Options:
     max_iter: Given[int] = dataclasses.field(default_factory=lambda: Given("max_iter", None))
 
 
+# The word in Lowering.dropped for an error_if of Equinox, whose condition is then not tested.
+ERROR_IF = "error_if"
+
+
 class Lowering:
     """One step being lowered into a graph.
 

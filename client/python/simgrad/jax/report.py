@@ -6,6 +6,7 @@ import collections
 import dataclasses
 from typing import Mapping, Sequence
 
+from simgrad.jax.lowering import ERROR_IF
 from simgrad.jax.node import Node
 from simgrad.jax.sites import Site
 from simgrad.jax.trace import Step
@@ -21,7 +22,8 @@ class Report:
       operations: of the step, by code. state, constants, observables: leaves of the state, by name.
       exports: what can be recorded. initial: states that init= gives. sites: the lines that decide.
       erased: lines where the step names a format of reals, which the policy's takes the place of.
-      dropped: callbacks that are left out, by line. halts: lines that end a run with an error, by name.
+      dropped: callbacks that are left out, by line; "error_if" are those whose condition is not tested.
+      halts: lines whose error_if ends a run with an error, by name. messages: what each of them says.
       format_constants: literals that look like ones of the format of the trace (8 eps), by line.
       notes: what was lowered in another form, counted.
       roles: how many operations each role has, by function of the source.
@@ -37,6 +39,7 @@ class Report:
     erased: Mapping[str, str]
     dropped: Mapping[str, str]
     halts: Mapping[str, str]
+    messages: Mapping[str, str]
     format_constants: Mapping[str, str]
     notes: Mapping[str, int]
     roles: Mapping[str, Mapping[str, int]]
@@ -63,6 +66,7 @@ class Report:
             erased=dict(lowering.erased),
             dropped=dict(lowering.dropped),
             halts={name: x.line.text for x, name in halts.items()},
+            messages={name: x.attributes["message"] for x, name in halts.items()},
             format_constants=format_constants(found.live.nodes),
             notes=dict(found.lowered.graph.notes),
             roles=_by_role(computing, roles),
@@ -88,8 +92,9 @@ class Report:
             lines.append(f"  {site.name}  {site.line} ({size}): {site.text}")
         for title, found in (
             ("formats erased", self.erased),
-            ("callbacks dropped", self.dropped),
-            ("ends a run with an error", self.halts),
+            ("callbacks dropped", self._dropped(is_error=False)),
+            ("error_if dropped, its condition is not tested", self._dropped(is_error=True)),
+            ("error_if that ends a run with an error", self._halts_told()),
             ("constants of the traced format", self.format_constants),
         ):
             lines += [f"{title}:"] if found else []
@@ -97,6 +102,17 @@ class Report:
         if self.notes:
             lines.append(f"lowered in another form: {_counts(self.notes)}")
         return "\n".join(lines)
+
+    def _dropped(self, is_error: bool) -> dict[str, str]:
+        return {line: what for line, what in self.dropped.items() if (what == ERROR_IF) == is_error}
+
+    def _halts_told(self) -> dict[str, str]:
+        """The line of each halt, and its message on one line."""
+        messages = {name: " ".join(self.messages[name].split()) for name in self.halts}
+        return {
+            name: f"{line}: {messages[name]}" if messages[name] else line
+            for name, line in self.halts.items()
+        }
 
 
 def _by_role(nodes: Sequence[Node], roles: Mapping[Node, str]) -> dict[str, dict[str, int]]:

@@ -7,12 +7,13 @@ A scan that does nothing once its work is done becomes a `while`; a while that o
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any, Sequence
 
 import numpy as np
 
 from simgrad.jax.graph import Graph
-from simgrad.jax.lowering import Lowering, Operands, primitives_of, rule
+from simgrad.jax.lowering import ERROR_IF, Lowering, Operands, primitives_of, rule
 from simgrad.jax.node import BOOL, DRAWS, I32, Line, Node, Scope, Value, neutral, same
 
 # Whether each value that a loop carries keeps its first value, and so need not be carried.
@@ -440,29 +441,35 @@ def _without_error(low: Lowering, equation: Any, index: Value) -> int | None:
     graph, branches = low.graph, equation.params["branches"]
     if len(branches) != 2:
         return None
-    raising = [_raises(branch) for branch in branches]
-    if raising.count(True) != 1:
+    raising = [_raised(branch) for branch in branches]
+    if raising.count(None) != 1:
         return None
+    goes_on = raising.index(None)
     choice = _choice(graph, index, 2)
     if choice.dtype != BOOL:
         choice = graph.compare("ne", choice, np.zeros((), I32))
     line = low.line_outside("equinox")
-    if not graph.halt(choice if raising[1] else graph.negated(choice), line):
-        low.dropped[line.text] = "error_if"
-    return raising.index(False)
+    ends = choice if goes_on == 0 else graph.negated(choice)
+    if not graph.halt(ends, line, raising[1 - goes_on] or ""):
+        low.dropped[line.text] = ERROR_IF
+    return goes_on
 
 
-def _raises(branch: Any) -> bool:
+def _raised(branch: Any) -> str | None:
+    """The messages of what Equinox's error_if raises in a branch, joined by "or"; None: it raises nothing."""
     if "pure_callback" not in primitives_of(branch):
-        return False
+        return None
     for equation in branch.jaxpr.eqns:
         callback = equation.params.get("callback")
         inner = getattr(callback, "callback_func", callback)
         if getattr(inner, "__qualname__", "").startswith("_error.<locals>.raises"):
-            return True
+            given = inspect.getclosurevars(inner).nonlocals.get("msgs", ())
+            return " or ".join(map(str, given))
         nested = equation.params.get("jaxpr")
-        if nested is not None and hasattr(nested, "jaxpr") and _raises(nested):
-            return True
-    return False
+        if nested is not None and hasattr(nested, "jaxpr"):
+            raised = _raised(nested)
+            if raised is not None:
+                return raised
+    return None
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.graph import Graph
 from simgrad.jax.liveness import Live
-from simgrad.jax.lowering import Lowering, Options
+from simgrad.jax.lowering import ERROR_IF, Lowering, Options
 from simgrad.jax.node import Node, Value, known_array, neutral
 from simgrad.jax.trees import GROUPS, Group, called, path_name, unique, x64
 
@@ -275,7 +275,7 @@ class StepFinder:
         found = self._with_halts(made, constants, by_costs, halts)
         if not halts or not by_costs[1] & set(found.observables):
             return found
-        made.lowering.dropped.update((x.line.text, "error_if") for x in halts)
+        made.lowering.dropped.update((x.line.text, ERROR_IF) for x in halts)
         return self._with_halts(made, constants, by_costs, ())
 
     def _with_halts(

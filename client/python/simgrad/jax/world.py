@@ -172,6 +172,11 @@ class JaxWorld(World):
         return self._report
 
     @property
+    def halt_messages(self) -> Mapping[str, str]:
+        """The messages of error_if, by the name of its halt."""
+        return self._report.messages
+
+    @property
     def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
         """The examples, of inputs that a request does not send."""
         return {

@@ -279,6 +279,7 @@ class PooledAnswer:
             sent = request.vjp_request(handle, [message]) if handle else message
             if not handle:
                 self._work.simulated.add(number)
+            self._watch(number, call, None)  # for the uploads before it
             rpc = server.send(method, sent, call, left, self._metadata())
             self._watch(number, call, rpc)
             self._events.put(_Event(number, server=server.target))

@@ -18,7 +18,8 @@ from simgrad.pool.servers import Servers, Targets
 from simgrad.program_lines import add_line
 from simgrad.repeating import Call
 from simgrad.retry import Retry, policy_of
-from simgrad.uploads import least_of
+from simgrad.stream import Start
+from simgrad.uploads import Plan, least_of
 from simgrad.v1 import simgrad_pb2
 from simgrad.world import World
 
@@ -114,7 +115,7 @@ class Pool(Client):
         call: Call,
         timeout: float | None,
         retry: Retry | bool | None,
-    ) -> Callable[[float], Any]:
+    ) -> Start:
         work = self._work(method.name, world, message, timeout, retry)
         return self._start(work, call, timeout, retry)
 
@@ -135,15 +136,17 @@ class Pool(Client):
 
     def _start(
         self, work: Work, call: Call, timeout: float | None, retry: Retry | bool | None
-    ) -> Callable[[float], Any]:
+    ) -> Start:
         policy = self.retry if retry is None else policy_of(retry)
 
         def new_call() -> Call:
             explain = lambda error: add_line(error, work.message)
             return Call(self._repeating, policy, self._deadline(timeout), explain)
 
-        return lambda left: PooledAnswer(
-            work, self._servers, self._repeating, call, new_call, self._metadata, left
+        return Start(
+            lambda left: PooledAnswer(
+                work, self._servers, self._repeating, call, new_call, self._metadata, left
+            )
         )
 
     def _vjp(
@@ -169,7 +172,9 @@ class Pool(Client):
         kept.handle = shards.handle
         return found
 
-    def _send(self, method: Any, message: Any, call: Call, left: float) -> Any:
+    def _send(
+        self, method: Any, message: Any, call: Call, left: float, plan: Plan | None = None
+    ) -> Any:
         """At any server."""
         return method(message, call, left, self._metadata())
 

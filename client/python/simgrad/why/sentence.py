@@ -187,7 +187,7 @@ def _of_absorption(pair: Pair) -> list[Sentence]:
         if 2 * now <= 1 or now <= before:
             continue
         text = (
-            f"In {pair.other} {now:.3g} of the additions into `{name}` are absorbed, so that it stands still "
+            f"In {pair.other} {now:.3g} of the additions into `{name}` at sampled steps are absorbed, so that it stands still "
             f"where its derivative says that it moves ({before:.3g} in {pair.reference})."
         )
         said.append(_sentence(pair, text, {"state": name, "absorbed": now, "reference_absorbed": before}))

@@ -639,7 +639,7 @@ TEST(Choices, ThatDoNotFitAreRefused) {
   EXPECT_EQ(field(Halving(3), {other}), "loops[0].site");
   EXPECT_EQ(field(Halving(3), {Truncated(1), Truncated(2)}), "loops[1].site");
   EXPECT_EQ(field(Halving(3), {Truncated(0)}), "loops[0].truncated");
-  EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, 0.0)}), "loops[0].tol");
+  EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, -1.0)}), "loops[0].tol");
   EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, 1e-9, -1.0)}), "loops[0].damping");
   EXPECT_EQ(field(Halving(3), {ByGmres(-1)}), "loops[0].restart");
   EXPECT_EQ(field(Halving(3), {ByGmres(513)}), "loops[0].restart");
