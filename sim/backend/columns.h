@@ -45,6 +45,11 @@ struct EventColumn {
   ExtremeMargin absolute, ulps;
 };
 
+// |margin| in ulps of one event at a sampled step.
+struct MarginColumn {
+  uint32_t histogram[kMarginBucketCount];
+};
+
 struct StateColumn {
   unsigned long long min, max, smallest;  // ordered keys
   unsigned long long subnormals, zeros, nans, infinities;

@@ -11,8 +11,8 @@ ForwardChunk EmptyChunk(const Batch& batch, const RunOptions& options, int32_t s
   const Program& p = batch.program->program;
   const std::vector<Site>& sites = batch.program->sites;
   if (options.recording != Recording::kNone) {
-    chunk.diagnostics =
-        StepDiagnostics::For(sites, RealStates(p), first, count, batch.steps, stride);
+    chunk.diagnostics = StepDiagnostics::For(sites, RealStates(p), first, count, batch.steps,
+                                             stride, p.level != TestLevel::kDeclared);
     for (const AdditionSite& site : AdditionsOf(*batch.program).sites) {
       chunk.diagnostics.additions.push_back({.role = site.role});
     }

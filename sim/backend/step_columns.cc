@@ -114,6 +114,16 @@ RangeCounts CountsOf(const RangeColumn& column) {
   return counts;
 }
 
+void MergeEventMargins(std::span<const MarginColumn> columns, size_t first,
+                       std::vector<std::vector<MarginHistogram>>& to) {
+  for (size_t k = 0; k < columns.size(); ++k) {
+    MarginHistogram& histogram = to[k % to.size()][first + k / to.size()];
+    for (size_t bucket = 0; bucket < histogram.size(); ++bucket) {
+      histogram[bucket] += columns[k].histogram[bucket];
+    }
+  }
+}
+
 void MergeAdditions(std::span<const AdditionColumn> columns, std::vector<AdditionCounts>& to) {
   for (size_t site = 0; site < columns.size(); ++site) {
     to[site].additions += columns[site].additions;

@@ -18,6 +18,9 @@ EventStep EventOf(const EventColumn& column, std::span<const uint64_t> sorted_id
 StateRange RangeOf(const StateColumn& column);
 BackwardStep BackwardOf(const BackwardColumn& column);
 RangeCounts CountsOf(const RangeColumn& column);
+// Adds columns, [sampled step][event], to `to`, [event][sampled step], from its step `first` on.
+void MergeEventMargins(std::span<const MarginColumn> columns, size_t first,
+                       std::vector<std::vector<MarginHistogram>>& to);
 // Adds the columns of the sites.
 void MergeAdditions(std::span<const AdditionColumn> columns, std::vector<AdditionCounts>& to);
 

@@ -39,6 +39,15 @@ void MergeColumns(std::vector<std::vector<T>>& to, const std::vector<std::vector
   }
 }
 
+void MergeColumns(std::vector<std::vector<MarginHistogram>>& to,
+                  const std::vector<std::vector<MarginHistogram>>& from) {
+  for (size_t event = 0; event < to.size(); ++event) {
+    for (size_t sample = 0; sample < to[event].size(); ++sample) {
+      AddEach(to[event][sample], from[event][sample]);
+    }
+  }
+}
+
 template <class T>
 void AppendColumns(std::vector<std::vector<T>>& to, const std::vector<std::vector<T>>& from) {
   if (to.empty()) to.resize(from.size());
@@ -201,7 +210,7 @@ void RangeCounts::Merge(const RangeCounts& other) {
 
 StepDiagnostics StepDiagnostics::For(const std::vector<Site>& sites, size_t real_states,
                                      int64_t first_step, int64_t steps, int64_t total_steps,
-                                     int32_t stride) {
+                                     int32_t stride, bool event_margins) {
   StepDiagnostics made;
   made.first_step = first_step;
   made.steps = steps;
@@ -219,6 +228,10 @@ StepDiagnostics StepDiagnostics::For(const std::vector<Site>& sites, size_t real
     if (at_stride || t + 1 == total_steps) made.sampled_steps.push_back(t);
   }
   made.states.assign(real_states, std::vector<StateRange>(made.sampled_steps.size()));
+  if (event_margins) {
+    made.event_margins.assign(made.events.size(),
+                              std::vector<MarginHistogram>(made.sampled_steps.size()));
+  }
   return made;
 }
 
@@ -226,6 +239,7 @@ void StepDiagnostics::Merge(const StepDiagnostics& part) {
   MergeColumns(terminations, part.terminations);
   MergeColumns(events, part.events);
   MergeColumns(states, part.states);
+  MergeColumns(event_margins, part.event_margins);
   ranges.Merge(part.ranges);
   AddCounts(additions, part.additions);
 }
@@ -236,6 +250,7 @@ void StepDiagnostics::Append(const StepDiagnostics& next) {
   AppendColumns(terminations, next.terminations);
   AppendColumns(events, next.events);
   AppendColumns(states, next.states);
+  AppendColumns(event_margins, next.event_margins);
   ranges.Merge(next.ranges);
   AddCounts(additions, next.additions);
 }

@@ -57,6 +57,8 @@ struct SmallestMargin {
 };
 
 // One loop site at one step, over all its runs (instances, elements, outer iterations).
+using MarginHistogram = std::array<uint32_t, kMarginBuckets>;
+
 struct TerminationStep {
   uint64_t runs = 0;
   uint64_t iterations_sum = 0;
@@ -67,12 +69,12 @@ struct TerminationStep {
   // Tested value (lhs) of the last test of each run, NaN left out; +inf, -inf where there was none.
   double tested_min = std::numeric_limits<double>::infinity();
   double tested_max = -std::numeric_limits<double>::infinity();
-  SmallestMargin margin;                             // over every test, that of the entry too
-  std::array<uint32_t, kMarginBuckets> histogram{};  // margin of the last test of each run
-  uint64_t nan_margins = 0;                          // over every test
-  uint64_t checks = 0;                               // every test
-  uint64_t near_stopped = 0;                         // |margin| <= band ulps, and it ended the run
-  uint64_t near_continued = 0;                       // ... and it did not
+  SmallestMargin margin;        // over every test, that of the entry too
+  MarginHistogram histogram{};  // margin of the last test of each run
+  uint64_t nan_margins = 0;     // over every test
+  uint64_t checks = 0;          // every test
+  uint64_t near_stopped = 0;    // |margin| <= band ulps, and it ended the run
+  uint64_t near_continued = 0;  // ... and it did not
   void Merge(const TerminationStep& other);
   bool operator==(const TerminationStep&) const = default;
 };
@@ -147,10 +149,14 @@ struct StepDiagnostics {
   // [real states][sampled step]; sampled are steps t with (t + 1) % stride == 0, and the last.
   std::vector<int64_t> sampled_steps;
   std::vector<std::vector<StateRange>> states;
+  // [events][sampled step]: margins of the elements for which it was decided; empty unless the
+  // program has a level of tests.
+  std::vector<std::vector<MarginHistogram>> event_margins;
   RangeCounts ranges;
   std::vector<AdditionCounts> additions;  // by site
   static StepDiagnostics For(const std::vector<Site>& sites, size_t real_states, int64_t first_step,
-                             int64_t steps, int64_t total_steps, int32_t stride);
+                             int64_t steps, int64_t total_steps, int32_t stride,
+                             bool event_margins);
   void Merge(const StepDiagnostics& part);   // same steps, other instances
   void Append(const StepDiagnostics& next);  // the following steps
   bool operator==(const StepDiagnostics&) const = default;

@@ -142,6 +142,7 @@ class PlanMaker {
     RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.step, records_);
     const Additions additions = records_.ranges ? AdditionsOf(numerical_) : Additions();
     for (const AdditionSite& site : additions.sites) plan_.additions.push_back(site.role);
+    plan_.event_margins = records_.decides && program_.level != TestLevel::kDeclared;
     maker.CountAdditions(&additions);
     // The bytes that a replay of the step would put on a tape are counted.
     if (numerical_.adjoint) maker.UseTape(&tape_, false);

@@ -192,9 +192,10 @@ struct Plan {
   std::vector<RecordedSite> events;
   std::vector<precision::Role> additions;  // by site of additions (sim/program/additions.h)
   int64_t EventElements() const;
-  Function start;   // fields z[0] of the states sent; without statements: copies
-  Function step;    // z[t] to z[t + 1], exports, cost
-  Function finish;  // the terminal cost
+  bool event_margins = false;  // margins of events are counted at sampled steps
+  Function start;              // fields z[0] of the states sent; without statements: copies
+  Function step;               // z[t] to z[t + 1], exports, cost
+  Function finish;             // the terminal cost
   // The adjoint, where there is one. `replay` runs a step with a tape and gives the place of its
   // frame; `reverse` runs it backwards, `reverse_last` does where step T - 1 differs.
   std::vector<Sent> sent;

@@ -10,7 +10,7 @@ namespace {
 static_assert(sizeof(Statement) == 216);
 static_assert(sizeof(Buffer) == 64);
 static_assert(sizeof(Function) == 152);
-static_assert(sizeof(Plan) == 1408);
+static_assert(sizeof(Plan) == 1416);
 static_assert(sizeof(RecordedSite) == 32);
 static_assert(sizeof(Field) == 24);
 
@@ -134,6 +134,7 @@ std::string StructureOf(const Plan& plan, const std::vector<const Function*>& fu
   writer.AddAll(plan.fields);
   writer.AddAll(plan.terminations);
   writer.AddAll(plan.events);
+  writer.Add(plan.event_margins);
   writer.AddAll(plan.sent);
   writer.Add(functions.size());
   for (const Function* function : functions) {

@@ -17,7 +17,7 @@ const ColumnNames kNames = {{"loop"}, {"event"}, {""}, {"y"}, {}, kAdditions};
 
 // Steps [first, first + steps) of a run of 40, every number telling its step.
 sim::StepDiagnostics Range(int64_t first, int64_t steps) {
-  auto diagnostics = sim::StepDiagnostics::For(kSites, 1, first, steps, 40, 8);
+  auto diagnostics = sim::StepDiagnostics::For(kSites, 1, first, steps, 40, 8, false);
   for (int64_t i = 0; i < steps; ++i) {
     const uint64_t t = static_cast<uint64_t>(first + i);
     sim::TerminationStep& loop = diagnostics.terminations[0][i];

@@ -167,6 +167,11 @@ absl::Status CompiledRun::ForGroups(const std::function<void(Worker&, int64_t)>&
   });
 }
 
+MarginColumn* CompiledRun::EventMarginsOf(Worker& worker, int64_t t) const {
+  if (!CountsEventMargins() || !IsSampled(t)) return nullptr;
+  return worker.event_margins.data() + SampleOf(worker, t) * plan_.events.size();
+}
+
 GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count,
                               int64_t column) {
   worker.inputs.Load(group * lanes(), first, std::max<int64_t>(count, 1), worker.meter);
@@ -189,6 +194,7 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
           .events = worker.events.data() + events_from,
           .ranges = &worker.ranges,
           .additions = count == 1 && IsSampled(first) ? worker.additions.data() : nullptr,
+          .event_margins = count == 1 ? EventMarginsOf(worker, first) : nullptr,
           .last_events = state.last_events.data(),
           .first_events = state.first_events.data(),
           .note_margins = NoteMargins,
@@ -392,6 +398,8 @@ void CompiledRun::ClearColumns(Worker& worker, const ForwardChunk& chunk) const 
   worker.sampled = {};
   worker.sampled.states = chunk.diagnostics.states;
   worker.sampled.sampled_steps = chunk.diagnostics.sampled_steps;
+  const size_t samples = worker.sampled.sampled_steps.size();
+  worker.event_margins.assign(CountsEventMargins() ? samples * plan_.events.size() : 0, {});
 }
 
 void CompiledRun::TakeColumns(const Worker& worker, ForwardChunk& chunk) const {
@@ -409,21 +417,26 @@ void CompiledRun::TakeColumns(const Worker& worker, ForwardChunk& chunk) const {
     for (size_t s = 0; s < to.states[k].size(); ++s)
       to.states[k][s].Merge(worker.sampled.states[k][s]);
   }
+  MergeEventMargins(worker.event_margins, 0, to.event_margins);
   to.ranges.Merge(CountsOf(worker.ranges));
   MergeAdditions(worker.additions, to.additions);
 }
 
+size_t CompiledRun::SampleOf(const Worker& worker, int64_t t) {
+  const std::vector<int64_t>& sampled = worker.sampled.sampled_steps;
+  return static_cast<size_t>(std::find(sampled.begin(), sampled.end(), t) - sampled.begin());
+}
+
 // The ranges of the real states after step t.
 void CompiledRun::Sample(Worker& worker, int64_t group, int64_t t) const {
-  const std::vector<int64_t>& sampled = worker.sampled.sampled_steps;
-  const auto at = std::find(sampled.begin(), sampled.end(), t) - sampled.begin();
+  const size_t at = SampleOf(worker, t);
   const Program& program = batch_.program->program;
   const int64_t live = std::min<int64_t>(lanes(), batch_.instances - group * lanes());
   size_t real = 0;
   for (size_t k = 0; k < states_.size(); ++k) {
     const Value& value = program[program.inputs[static_cast<size_t>(states_[k])].value];
     if (value.type.element != ElementType::kReal) continue;
-    StateRange& range = worker.sampled.states[real++][static_cast<size_t>(at)];
+    StateRange& range = worker.sampled.states[real++][at];
     const double smallest_normal =
         precision::DoublePowerOfTwo(precision::Traits(*value.format).min_exponent);
     const plan::Field& field = plan_.fields[k];
@@ -441,7 +454,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
                         ForwardChunk& chunk) {
   const bool writes = !options_.record_states.empty() || !options_.record_exports.empty();
   const bool samples = records_ && options_.recording != Recording::kCounts;
-  const bool counts = records_ && !plan_.additions.empty();
+  const bool counts = CountsEventMargins() || (records_ && !plan_.additions.empty());
   const int64_t at_once = writes ? 1 : steps_at_once_;
   const RunTimer timer(*kernel_);
   worker.of_step.group = -1;  // instances that stopped may run again
@@ -449,7 +462,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
     int64_t now = std::min(at_once, count - done);
     if (samples || counts) {
       for (int64_t k = 0; k < now; ++k) {
-        // Its additions are counted, and no other step's.
+        // Its additions and margins of events are counted, and no other step's.
         if (IsSampled(first + done + k)) now = counts && k > 0 ? k : k + 1;
       }
     }

@@ -96,7 +96,8 @@ class CompiledRun : public Run {
     std::vector<EventColumn> events;
     std::vector<MarginWatch> termination_watches, event_watches;  // as the columns
     RangeColumn ranges{};
-    std::vector<AdditionColumn> additions;  // by site
+    std::vector<AdditionColumn> additions;    // by site
+    std::vector<MarginColumn> event_margins;  // [sampled step][event]
     StepDiagnostics sampled;
     // For the adjoint.
     std::vector<int64_t> tape_bytes;  // by step of the chunk
@@ -153,6 +154,14 @@ class CompiledRun : public Run {
   void TakeColumns(const Worker& worker, ForwardChunk& chunk) const;
   void Sample(Worker& worker, int64_t group, int64_t t) const;
   bool IsSampled(int64_t t) const;
+  // The place of the sampled step `t` among those of the chunk.
+  static size_t SampleOf(const Worker& worker, int64_t t);
+  // The columns of the events of step `t`; null: its margins are not counted.
+  MarginColumn* EventMarginsOf(Worker& worker, int64_t t) const;
+  // Whether margins of events are counted at sampled steps.
+  bool CountsEventMargins() const {
+    return records_ && plan_.event_margins && options_.recording != Recording::kCounts;
+  }
   void CheckSentInputs(int64_t group);
   bool IsBadInput(size_t input, int64_t row, int64_t t) const;
   const uint32_t* BadInputs(Worker& worker, int64_t group, int64_t first, int64_t count) const;

@@ -340,6 +340,11 @@ void DecisionWriter::LastMargins(const LastTest& last, const Told& told, Value* 
     compared.rhs.push_back(remembered(last.rhs, part));
     if (last.has_extra) compared.extra.push_back(remembered(last.extra, part));
   }
+  CountMargins(last, compared, told.mask, column, offsetof(TerminationColumn, histogram));
+}
+
+void DecisionWriter::CountMargins(const LastTest& last, const Compared& compared,
+                                  const Vectors& mask, Value* column, uint64_t offset) {
   Vectors counts;
   for (size_t part = 0; part < parts(); ++part) {
     Value* is_number = b_.CreateFCmpORD(compared.lhs[part], compared.rhs[part]);
@@ -349,11 +354,11 @@ void DecisionWriter::LastMargins(const LastTest& last, const Told& told, Value* 
       Value* const extra = compared.extra[part];
       is_number = b_.CreateAnd(is_number, b_.CreateFCmpORD(extra, extra));
     }
-    counts.push_back(b_.CreateAnd(told.mask[part], is_number));
+    counts.push_back(b_.CreateAnd(mask[part], is_number));
   }
   const Vectors buckets = last.carrier == Carrier::kF32 ? NarrowBuckets(last, compared, counts)
                                                         : Buckets(last, compared);
-  CountInHistogram(column, offsetof(TerminationColumn, histogram), buckets, counts);
+  CountInHistogram(column, offset, buckets, counts);
 }
 
 // In full.
@@ -470,6 +475,29 @@ void DecisionWriter::Sign(const Vectors& mask, const Vectors& hashes) {
 
 // ---- events ----
 
+// Only in steps that are sampled.
+void DecisionWriter::EventMargins(const Statement& s, const Compared& compared,
+                                  const Vectors& mask) {
+  Value* const columns = arguments_[kEventMargins];
+  const uint64_t offset = static_cast<uint64_t>(s.site) * sizeof(MarginColumn);
+  IfRarely(b_.CreateIsNotNull(columns), [&] {
+    if (compared.kind.is_integer) {
+      Vectors buckets;
+      for (size_t part = 0; part < parts(); ++part) {
+        Value* const distance = Call("distance_integer", {compared.lhs[part], compared.rhs[part]});
+        buckets.push_back(Call("margin_bucket", {distance}));
+      }
+      return CountInHistogram(columns, offset, buckets, mask);
+    }
+    LastTest kind;
+    kind.format = s.format;
+    kind.carrier = compared.carrier;
+    kind.extra_carrier = compared.kind.extra_is_f64 ? Carrier::kF64 : Carrier::kF32;
+    kind.has_extra = !compared.extra.empty();
+    CountMargins(kind, compared, mask, columns, offset);
+  });
+}
+
 void DecisionWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, const Told& told) {
   const plan::RecordedSite& recorded = plan_.events[static_cast<size_t>(s.site)];
   const size_t sites = plan_.events.size();
@@ -484,8 +512,10 @@ void DecisionWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, co
     Value* const holds = chooses ? b_.CreateICmpNE(value, Splat32(0)) : value;
     values.push_back(b_.CreateAnd(told.mask[part], holds));
   }
-  Margins(ComparedBy(s, of, of_extra, told), true, column,
-          Row(kEventWatches, s.site, sites, sizeof(MarginWatch)), asked, {});
+  const Compared compared = ComparedBy(s, of, of_extra, told);
+  Margins(compared, true, column, Row(kEventWatches, s.site, sites, sizeof(MarginWatch)), asked,
+          {});
+  if (plan_.event_margins) EventMargins(s, compared, asked);
   Value* const element = told.element == nullptr ? b_.getInt64(0) : told.element;
   Value* const first_vector = b_.CreateMul(
       b_.CreateAdd(b_.getInt64(static_cast<uint64_t>(recorded.first_element)), element),

@@ -67,6 +67,10 @@ class DecisionWriter : private LaneBuilder {
   llvm::Value* BitsIn(llvm::Value* x);
   void TellTested(const plan::Statement& s, const Vectors& mask, const Told& told);
   void LastMargins(const LastTest& last, const Told& told, llvm::Value* column);
+  // Counts margins in a histogram: column + offset.
+  void CountMargins(const LastTest& kind, const Compared& compared, const Vectors& mask,
+                    llvm::Value* column, uint64_t offset);
+  void EventMargins(const plan::Statement& s, const Compared& compared, const Vectors& mask);
   Vectors Buckets(const LastTest& last, const Compared& compared);
   Vectors NarrowBuckets(const LastTest& last, const Compared& compared, const Vectors& counts);
   void TestedExtremes(const Vectors& tested, const Vectors& mask, llvm::Value* column,

@@ -39,6 +39,7 @@ enum Member : unsigned {
   kEvents,
   kRanges,
   kAdditions,
+  kEventMargins,
   kLastEvents,
   kFirstEvents,
   kTellTested,

@@ -114,8 +114,12 @@ double ChunkBytes(const Batch& batch, const RunOptions& options, const Sizes& si
     joined += static_cast<double>(loop ? sizeof(TerminationStep) : sizeof(EventStep));
     if (loop && options.recording == Recording::kInstances) by_instance += 16;
   }
-  const double sampled =
-      static_cast<double>(program.inputs.size() * sizeof(StateRange)) / options.stride;
+  double at_sample = static_cast<double>(program.inputs.size() * sizeof(StateRange));
+  if (program.level != TestLevel::kDeclared) {
+    at_sample += static_cast<double>(CountOf(batch.program->sites, SiteKind::kEvent) *
+                                     sizeof(MarginHistogram));
+  }
+  const double sampled = at_sample / options.stride;
   by_thread += sampled;
   joined += sampled;
   if (options.recording == Recording::kNone) joined = 0, by_thread = 8;

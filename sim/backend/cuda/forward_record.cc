@@ -63,6 +63,9 @@ int64_t ForwardRecord::StepsPerLaunch(int64_t blocks) const {
     step += blocks * (Bytes<TerminationColumn>(static_cast<int64_t>(terminations_)) +
                       Bytes<EventColumn>(static_cast<int64_t>(events_)) +
                       Bytes<StateColumn>(static_cast<int64_t>(real_states_)));
+    if (batch_.program->program.level != TestLevel::kDeclared) {
+      step += Bytes<MarginColumn>(static_cast<int64_t>(events_));
+    }
   }
   for (const auto* list : {&states_, &exports_}) {
     for (const Trajectory& trajectory : *list) {
@@ -79,6 +82,11 @@ int64_t ForwardRecord::Sampled(int64_t first, int64_t count) const {
     sampled += (t + 1) % options_.stride == 0 || t + 1 == batch_.steps ? 1 : 0;
   }
   return sampled;
+}
+
+int64_t ForwardRecord::EventMargins(const KernelArgs& args) const {
+  const bool counts = batch_.program->program.level != TestLevel::kDeclared;
+  return counts ? args.samples * static_cast<int64_t>(events_) : 0;
 }
 
 absl::Status ForwardRecord::PrepareColumns(int64_t blocks, KernelArgs& args) {
@@ -105,6 +113,11 @@ absl::Status ForwardRecord::PrepareColumns(int64_t blocks, KernelArgs& args) {
   take(addition_counts_, additions, args.additions);
   if (status.ok() && additions > 0) {
     status = stream_.Fill(args.additions, 0, Bytes<AdditionColumn>(additions));
+  }
+  const int64_t margins = EventMargins(args);
+  take(event_margins_, margins, args.event_margins);
+  if (status.ok() && margins > 0) {
+    status = stream_.Fill(args.event_margins, 0, Bytes<MarginColumn>(margins));
   }
   return status;
 }

@@ -88,6 +88,8 @@ class ForwardRecord {
                         std::vector<Tensor>& tensors) const;
   void TakeInstances(int64_t column, ForwardChunk& chunk) const;
   int64_t Sampled(int64_t first, int64_t count) const;
+  // The histograms of margins of events in a launch.
+  int64_t EventMargins(const KernelArgs& args) const;
 
   Device& device_;
   Stream& stream_;
@@ -96,7 +98,7 @@ class ForwardRecord {
   const RunOptions& options_;
   size_t terminations_ = 0, events_ = 0, real_states_ = 0, additions_ = 0;
   Scratch partial_termination_, partial_event_, partial_state_, termination_, event_, state_;
-  Scratch ranges_, addition_counts_, views_, state_pointers_, export_pointers_;
+  Scratch ranges_, addition_counts_, event_margins_, views_, state_pointers_, export_pointers_;
   std::vector<Trajectory> states_, exports_;  // by RunOptions::record_...
   std::vector<int32_t> state_places_;         // of recorded states among the states
   std::vector<SiteArrays> sites_;
@@ -104,7 +106,7 @@ class ForwardRecord {
   KernelArgs sent_ = {};
   bool health_changed_ = false;
   size_t termination_part_ = 0, event_part_ = 0, state_part_ = 0, ranges_part_ = 0, units_part_ = 0;
-  size_t additions_part_ = 0;
+  size_t additions_part_ = 0, margins_part_ = 0;
 };
 
 }  // namespace simgrad::sim::cuda

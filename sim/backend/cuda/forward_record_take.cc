@@ -33,6 +33,7 @@ void ForwardRecord::TakeColumns(std::span<const uint64_t> sorted_ids, int64_t co
       diagnostics.states[s][sample + k] = RangeOf(states[k * real_states_ + s]);
     }
   }
+  MergeEventMargins(staging_.Part<MarginColumn>(margins_part_), sample, diagnostics.event_margins);
   const RangeColumn& ranges = staging_.Part<RangeColumn>(ranges_part_).front();
   diagnostics.ranges.Merge(CountsOf(ranges));
   MergeAdditions(staging_.Part<AdditionColumn>(additions_part_), diagnostics.additions);
@@ -78,6 +79,7 @@ absl::Status ForwardRecord::Send(const KernelArgs& args) {
     state_part_ = add(args.state, args.samples * static_cast<int64_t>(real_states_));
     ranges_part_ = add(args.ranges, 1);
     additions_part_ = add(args.additions, static_cast<int64_t>(additions_));
+    margins_part_ = add(args.event_margins, EventMargins(args));
   }
   const int64_t cells = args.count * batch_.instances;
   for (auto* list : {&states_, &exports_}) {

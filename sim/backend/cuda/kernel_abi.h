@@ -16,6 +16,7 @@ using sim::AdditionColumn;
 using sim::BackwardColumn;
 using sim::EventColumn;
 using sim::ExtremeMargin;
+using sim::MarginColumn;
 using sim::RangeColumn;
 using sim::StateColumn;
 using sim::TerminationColumn;
@@ -74,6 +75,7 @@ struct KernelArgs {
   int64_t blocks;                      // of the launch that wrote the partials, for simgrad_merge
   RangeColumn* ranges;                 // one; integer atomics
   AdditionColumn* additions;           // [sites of additions]; integer atomics
+  MarginColumn* event_margins;         // [samples][events]; integer atomics; null: not counted
   const InstanceSiteView* instance_site;  // [termination sites]
   void* const* state_trajectory;  // [states]: [count][instances][shape] in the memory type, or null
   void* const* export_trajectory;  // [exports], likewise

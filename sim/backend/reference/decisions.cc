@@ -137,7 +137,14 @@ void DecisionRecorder::Decide(const std::string& site, DecisionPlace place, bool
     ++step.nan_margins;
   } else {
     step.margin.Offer(margin.absolute, margin.ulps, instance_id_);
+    CountMargin(at, std::abs(margin.ulps));
   }
+}
+
+void DecisionRecorder::CountMargin(const SiteState& event, double ulps) {
+  auto& margins = column_.diagnostics->event_margins;
+  if (margins.empty() || !column_.sample) return;
+  ++margins[event.index][*column_.sample][static_cast<size_t>(MarginBucket(ulps))];
 }
 
 }  // namespace simgrad::sim::reference

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct StepColumn {
   StepDiagnostics* diagnostics = nullptr;
   std::vector<InstanceSite>* instance_sites = nullptr;  // null below level `instances`
   size_t column = 0;                                    // the step's place in the chunk
+  std::optional<size_t> sample;                         // among the sampled steps, if it is one
   size_t row = 0;                                       // the instance's
   size_t instances = 0;
 };
@@ -75,6 +77,8 @@ class DecisionRecorder {
   void Decide(const std::string& site, DecisionPlace place, bool guard, uint32_t value,
               const precision::Margin& margin);
   void CountTest(const SiteState& site, const TestedPair& pair, bool ends);
+  // Counts the margin of an event or choice, a magnitude in ulps, if the step is sampled.
+  void CountMargin(const SiteState& event, double ulps);
   size_t Cell() const { return column_.column * column_.instances + column_.row; }
 
   std::map<std::string, SiteState, std::less<>> sites_;

@@ -171,7 +171,10 @@ void ReferenceRun::RunSteps(int64_t first, int64_t count, ForwardChunk& chunk) {
       sinks.ranges = counts ? &chunk.diagnostics.ranges : nullptr;
       sinks.additions = counts && samples ? &chunk.diagnostics.additions : nullptr;
       sinks.column = {counts ? &chunk.diagnostics : nullptr,
-                      per_instance ? &chunk.instance_sites : nullptr, column, row,
+                      per_instance ? &chunk.instance_sites : nullptr,
+                      column,
+                      samples ? std::optional(sample) : std::nullopt,
+                      row,
                       instances_.size()};
       instances_[row].Step(t, sinks);
       Record(row, column, count, chunk);

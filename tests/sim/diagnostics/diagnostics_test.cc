@@ -105,7 +105,7 @@ std::vector<Site> OneOfEach() {
 
 // What one instance did, drawn from a few values so that ties are common.
 StepDiagnostics RandomPart(std::mt19937& random, uint64_t instance) {
-  StepDiagnostics part = StepDiagnostics::For(OneOfEach(), 1, 0, 2, 2, 1);
+  StepDiagnostics part = StepDiagnostics::For(OneOfEach(), 1, 0, 2, 2, 1, false);
   const auto draw = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   const double values[] = {-1.0, -0.0, 0.0, 1.0, 2.0};
   for (int step = 0; step < 2; ++step) {
@@ -153,7 +153,7 @@ TEST(StepDiagnostics, MergeGivesTheSameBitsInEveryOrder) {
     std::vector<StepDiagnostics> parts;
     for (uint64_t id = 0; id < 7; ++id) parts.push_back(RandomPart(random, id));
     const auto merged = [&] {
-      StepDiagnostics all = StepDiagnostics::For(OneOfEach(), 1, 0, 2, 2, 1);
+      StepDiagnostics all = StepDiagnostics::For(OneOfEach(), 1, 0, 2, 2, 1, false);
       for (const StepDiagnostics& part : parts) all.Merge(part);
       return all;
     };
@@ -168,16 +168,18 @@ TEST(StepDiagnostics, MergeGivesTheSameBitsInEveryOrder) {
 }
 
 TEST(StepDiagnostics, SamplesEveryStrideAndTheLastStep) {
-  EXPECT_EQ(StepDiagnostics::For({}, 2, 0, 10, 10, 4).sampled_steps,
+  EXPECT_EQ(StepDiagnostics::For({}, 2, 0, 10, 10, 4, false).sampled_steps,
             (std::vector<int64_t>{3, 7, 9}));
-  EXPECT_EQ(StepDiagnostics::For({}, 2, 0, 8, 8, 4).sampled_steps, (std::vector<int64_t>{3, 7}));
-  EXPECT_EQ(StepDiagnostics::For({}, 2, 4, 2, 10, 4).sampled_steps, (std::vector<int64_t>{}));
+  EXPECT_EQ(StepDiagnostics::For({}, 2, 0, 8, 8, 4, false).sampled_steps,
+            (std::vector<int64_t>{3, 7}));
+  EXPECT_EQ(StepDiagnostics::For({}, 2, 4, 2, 10, 4, false).sampled_steps,
+            (std::vector<int64_t>{}));
 }
 
 TEST(StepDiagnostics, AppendOfTwoRangesIsTheWholeRange) {
-  StepDiagnostics whole = StepDiagnostics::For(OneOfEach(), 1, 0, 10, 10, 4);
-  StepDiagnostics head = StepDiagnostics::For(OneOfEach(), 1, 0, 6, 10, 4);
-  StepDiagnostics tail = StepDiagnostics::For(OneOfEach(), 1, 6, 4, 10, 4);
+  StepDiagnostics whole = StepDiagnostics::For(OneOfEach(), 1, 0, 10, 10, 4, false);
+  StepDiagnostics head = StepDiagnostics::For(OneOfEach(), 1, 0, 6, 10, 4, false);
+  StepDiagnostics tail = StepDiagnostics::For(OneOfEach(), 1, 6, 4, 10, 4, false);
   whole.terminations[0][7].runs = tail.terminations[0][1].runs = 5;
   whole.events[0][2].count = head.events[0][2].count = 3;
   whole.states[0][1].zeros = tail.states[0][0].zeros = 2;  // step 7

@@ -133,6 +133,12 @@ class Walk {
     Columns(path + ".events", a.events, b.events);
     Numbers(path + ".sampled_steps", a.sampled_steps, b.sampled_steps);
     Columns(path + ".states", a.states, b.states);
+    Items(path + ".event_margins", a.event_margins, b.event_margins,
+          [&](const std::string& at, const auto& x, const auto& y) {
+            Items(at, x, y, [&](const std::string& sample, const auto& p, const auto& q) {
+              Numbers(sample, p, q);
+            });
+          });
     Same(path + ".ranges", a.ranges, b.ranges);
     Items(path + ".additions", a.additions, b.additions,
           [&](const std::string& at, const AdditionCounts& x, const AdditionCounts& y) {

@@ -69,7 +69,8 @@ struct InstanceBase {
   uint32_t rank = 0;
   int64_t health = -1;
   bool bad = false, bad_input = false;
-  bool sampled = false;  // additions are counted in this step
+  bool sampled = false;                   // additions are counted in this step
+  MarginColumn* event_margins = nullptr;  // [event], of this step; null: not counted
 
   // Tallies of a step.
   TerminationTally loop[AtLeastOne(kTerminations)];
@@ -175,6 +176,9 @@ struct InstanceBase {
                          const Distance& distance, Value value, Value& last) {
     DecideEvent(event[site], hash, t, iteration, element, guard, distance, value, rank, last,
                 first_event[site], signature);
+    if (event_margins != nullptr && guard && distance.number) {
+      atomicAdd(&event_margins[site].histogram[MarginBucket(distance.ulps)], 1u);
+    }
   }
   // x became r in F, `times` times.
   template <Format F, class From>

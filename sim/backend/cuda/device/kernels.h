@@ -87,6 +87,9 @@ __device__ inline void ForwardKernel(I& self) {
       self.slot = &self.shared.slots[column & 1];
       self.sampled =
           (args.stride > 0 && (self.t + 1) % args.stride == 0) || self.t + 1 == args.steps;
+      self.event_margins = records && self.sampled && args.event_margins != nullptr
+                               ? args.event_margins + sample * I::kEvents
+                               : nullptr;
       self.BeginStep();
       unsigned long long units = 0;
       if (self.Runs()) {
