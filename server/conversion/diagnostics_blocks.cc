@@ -19,6 +19,7 @@ constexpr int64_t kTerminationStepBytes =
     27 * 10 + 4 * (sim::kMarginBuckets + sim::kIterationBuckets);
 constexpr int64_t kEventStepBytes = 9 * 10;
 constexpr int64_t kStateSampleBytes = 8 * 10;
+constexpr int64_t kEventSampleBytes = sizeof(sim::MarginHistogram);
 constexpr int64_t kBackwardStepBytes = 2 * 10 + 8 * sim::kExponentBuckets;
 
 // Those of every loop; `counter`, of predicates alone, has a column of its own.
@@ -214,10 +215,11 @@ int64_t DiagnosticsBytes(int64_t terminations, int64_t events, int64_t steps) {
 }
 
 int64_t PendingDiagnostics::bytes() const {
-  const auto sampled = static_cast<int64_t>(pending_.sampled_steps.size() * pending_.states.size());
+  const auto samples = static_cast<int64_t>(pending_.sampled_steps.size());
   return DiagnosticsBytes(static_cast<int64_t>(pending_.terminations.size()),
                           static_cast<int64_t>(pending_.events.size()), pending_.steps) +
-         sampled * static_cast<int64_t>(sizeof(sim::StateRange));
+         samples * (static_cast<int64_t>(pending_.states.size() * sizeof(sim::StateRange)) +
+                    static_cast<int64_t>(pending_.event_margins.size()) * kEventSampleBytes);
 }
 
 void PendingDiagnostics::Append(const sim::StepDiagnostics& next) {
@@ -253,6 +255,10 @@ void PendingDiagnostics::Encode(int64_t begin, int64_t end, bool last,
     for (size_t i = 0; i < pending_.states.size(); ++i) {
       conversion::Encode(pending_.states[i][k], *block.mutable_states(static_cast<int>(i)));
     }
+    for (size_t i = 0; i < pending_.event_margins.size(); ++i) {
+      AppendLittleEndian(block.mutable_events(static_cast<int>(i))->mutable_histogram(),
+                         pending_.event_margins[i][k]);
+    }
   }
   if (!last) return;
   EncodeRanges(pending_.ranges, block);
@@ -264,7 +270,8 @@ void PendingDiagnostics::Take(const std::function<void(const v1::DiagnosticsBloc
   const int64_t step_bytes =
       static_cast<int64_t>(pending_.terminations.size()) * kTerminationStepBytes +
       static_cast<int64_t>(pending_.events.size()) * kEventStepBytes +
-      static_cast<int64_t>(pending_.states.size()) * kStateSampleBytes + 16;
+      static_cast<int64_t>(pending_.states.size()) * kStateSampleBytes +
+      static_cast<int64_t>(pending_.event_margins.size()) * kEventSampleBytes + 16;
   const int64_t most = std::max<int64_t>(1, max_block_bytes_ / step_bytes);
   for (int64_t begin = 0; begin < pending_.steps; begin += most) {
     const int64_t end = std::min(begin + most, pending_.steps);

@@ -178,6 +178,7 @@ def block(first, end):
         margin_ulps=1.0 * t,
         margin_ulps_instance=t,
         nan_margins=t,
+        histogram=np.repeat(t[t % 2 == 0], 64).astype("<u4").tobytes(),
     )
     sampled = t[t % 2 == 0]
     state = diagnostics_pb2.StateColumns(

@@ -68,6 +68,36 @@ def test_the_smaller_margin_wins_and_of_equal_ones_the_smaller_instance():
     assert trace.margin_test.tolist() == ["b", "b", "", "b", "c"]
 
 
+def test_margins_of_events_add_up_at_sampled_steps_however_the_steps_are_cut():
+    def block(first, steps, counts):
+        column = {
+            name: [0] * steps
+            for name in "checks count changes margin_instance margin_ulps_instance nan_margins".split()
+        }
+        sampled = [t for t in range(first, first + steps) if t % 2]
+        event = diagnostics_pb2.EventColumns(
+            site="e",
+            margin=[0.0] * steps,
+            margin_ulps=[0.0] * steps,
+            histogram=np.array([[counts + t] * 64 for t in sampled], "<u4").tobytes(),
+            **column,
+        )
+        return diagnostics_pb2.DiagnosticsBlock(
+            first_step=first, steps=steps, sampled_steps=sampled, events=[event]
+        )
+
+    merge = ForwardMerge(2)
+    merge.begin(6)
+    merge.add(0, block(0, 6, 100))
+    blocks = []
+    for first, steps in ((0, 1), (1, 4), (5, 1)):
+        merge.add(1, block(first, steps, 1000))
+        blocks.append(merge.take())
+    event = diagnostics.forward_trace(blocks, 4).events["e"]
+    assert event.histogram_steps.tolist() == [1, 3, 5]
+    assert event.histogram.tolist() == [[1100 + 2 * t] * 64 for t in (1, 3, 5)]
+
+
 def test_an_infinite_margin_of_a_test_is_not_that_of_no_test():
     for order in (1, -1):
         columns = [termination([INF], [7]), termination([INF], [0], checks=0)][::order]

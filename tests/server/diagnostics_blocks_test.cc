@@ -17,7 +17,7 @@ const ColumnNames kNames = {{"loop"}, {"event"}, {""}, {"y"}, {}, kAdditions};
 
 // Steps [first, first + steps) of a run of 40, every number telling its step.
 sim::StepDiagnostics Range(int64_t first, int64_t steps) {
-  auto diagnostics = sim::StepDiagnostics::For(kSites, 1, first, steps, 40, 8, false);
+  auto diagnostics = sim::StepDiagnostics::For(kSites, 1, first, steps, 40, 8, true);
   for (int64_t i = 0; i < steps; ++i) {
     const uint64_t t = static_cast<uint64_t>(first + i);
     sim::TerminationStep& loop = diagnostics.terminations[0][i];
@@ -31,6 +31,7 @@ sim::StepDiagnostics Range(int64_t first, int64_t steps) {
   }
   for (size_t k = 0; k < diagnostics.sampled_steps.size(); ++k) {
     diagnostics.states[0][k].zeros = static_cast<uint64_t>(diagnostics.sampled_steps[k]);
+    diagnostics.event_margins[0][k][5] = static_cast<uint32_t>(diagnostics.sampled_steps[k]);
   }
   diagnostics.ranges.underflows[0] = 1;
   for (uint64_t site = 0; site < kAdditions.size(); ++site) {
@@ -67,9 +68,17 @@ void ExpectContiguous(const std::vector<v1::DiagnosticsBlock>& blocks, int64_t s
       EXPECT_EQ(block.events(0).count(i), t);
     }
     ASSERT_EQ(block.states(0).zeros_size(), block.sampled_steps_size());
+    ASSERT_EQ(block.events(0).histogram().size(),
+              static_cast<size_t>(block.sampled_steps_size()) * sizeof(sim::MarginHistogram));
     for (int k = 0; k < block.sampled_steps_size(); ++k) {
       sampled.push_back(block.sampled_steps(k));
       EXPECT_EQ(block.states(0).zeros(k), static_cast<uint64_t>(block.sampled_steps(k)));
+      sim::MarginHistogram margins;
+      std::memcpy(margins.data(),
+                  block.events(0).histogram().data() + static_cast<size_t>(k) * sizeof(margins),
+                  sizeof(margins));
+      EXPECT_EQ(margins[5], static_cast<uint64_t>(block.sampled_steps(k)));
+      EXPECT_EQ(margins[4], 0u);
     }
     for (const v1::RoleRange& range : block.ranges()) underflows += range.underflows();
     for (const v1::Absorption& entry : block.absorption()) {

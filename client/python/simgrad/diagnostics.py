@@ -103,6 +103,9 @@ class EventTrace:
     Attributes (arrays over the T steps): checks, count (true), changes (differs from the step
     before), margin, margin_instance, margin_ulps, margin_ulps_instance, nan_margins as for a
     TerminationTrace.
+      histogram: [S, 64] of the S sampled steps, in programs with a level of tests: |margin| in ulps of
+        the elements for which it was decided, in the buckets of a TerminationTrace; else None.
+      histogram_steps: [S] these steps.
       first_step: [N] first step at which the event held, -1: never. Only in a final result.
       kind: what the test is for, in programs with a level: "event", "termination", "weight", "guard",
         "acceptance", "membership" or "halt"; else "".
@@ -118,6 +121,8 @@ class EventTrace:
     margin_ulps: np.ndarray
     margin_ulps_instance: np.ndarray
     nan_margins: np.ndarray
+    histogram: np.ndarray | None = field(default=None, repr=False)
+    histogram_steps: np.ndarray | None = field(default=None, repr=False)
     first_step: np.ndarray | None = None
     kind: str = ""
     line: str = ""
@@ -331,13 +336,16 @@ def forward_trace(
         trace.reasons = trace.reasons.reshape(-1, len(REASONS) - 1)
         sites[name] = trace
     _add_instances(sites, blocks, first, steps, instances)
+    sampled = np.array([s for b in blocks for s in b.sampled_steps], np.int64)
     events = {
         name: EventTrace(
-            site=name, kind=columns[0].kind, **_columns(columns, EVENT_COLUMNS)
+            site=name,
+            kind=columns[0].kind,
+            **_event_histogram(columns, sampled),
+            **_columns(columns, EVENT_COLUMNS),
         )
         for name, columns in _by_name(blocks, "events", "site").items()
     }
-    sampled = np.array([s for b in blocks for s in b.sampled_steps], np.int64)
     states = {
         name: StateRange(steps=sampled, **_columns(columns, STATE_COLUMNS))
         for name, columns in _by_name(blocks, "states", "state").items()
@@ -345,6 +353,13 @@ def forward_trace(
     return ForwardTrace(
         first, steps, sites, events, states, range_counts(blocks), absorption_of(blocks)
     )
+
+
+def _event_histogram(
+    columns: Sequence[diagnostics_pb2.EventColumns], sampled: np.ndarray
+) -> dict[str, np.ndarray]:
+    found = _bytes_column(columns, "histogram", "<u4", MARGIN_BUCKETS)
+    return {"histogram": found, "histogram_steps": sampled} if len(found) else {}
 
 
 def _deciding(columns: diagnostics_pb2.TerminationColumns) -> np.ndarray:

@@ -166,6 +166,15 @@ class StepColumns:
         self.end = block.first_step + block.steps
         columns = {("termination", c.site): _termination(c) for c in block.terminations}
         columns.update({("event", c.site): _arrays(c, EVENT_COLUMNS) for c in block.events})
+        columns.update(
+            {
+                ("event margins", c.site): {
+                    "histogram": _grid(c.histogram, "<u4", MARGIN_BUCKETS)
+                }
+                for c in block.events
+                if c.histogram
+            }
+        )
         columns.update({("state", c.state): _arrays(c, STATE_COLUMNS) for c in block.states})
         sampled = np.array(block.sampled_steps, np.int64)
         self._of_block.append((block.first_step, self.end, columns, sampled))
@@ -180,7 +189,7 @@ class StepColumns:
             of_steps = slice(max(first - block_first, 0), end - block_first)
             of_samples = (steps >= first) & (steps < end)
             for key, arrays in columns.items():
-                kept = of_samples if key[0] == "state" else of_steps
+                kept = of_samples if key[0] in ("state", "event margins") else of_steps
                 pieces.setdefault(key, []).append({n: a[kept] for n, a in arrays.items()})
             sampled.append(steps[of_samples])
         joined = {
@@ -234,15 +243,22 @@ class ForwardMerge:
         block = diagnostics_pb2.DiagnosticsBlock(first_step=first, steps=end - first)
         block.sampled_steps.extend(cuts[0][1].tolist())
         kinds = {event.site: event.kind for event in self._shards[0].blocks[0].events}
+        events: dict[str, diagnostics_pb2.EventColumns] = {}
+        histograms: dict[str, bytes] = {}
         for kind, name in cuts[0][0]:
             parts = [columns[kind, name] for columns, _ in cuts]
             if kind == "termination":
                 block.terminations.append(_termination_message(name, _merged_sites(parts)))
             elif kind == "event":
                 lists = _lists(_merged_sites(parts), EVENT_COLUMNS)
-                block.events.add(site=name, kind=kinds[name], **lists)
+                events[name] = block.events.add(site=name, kind=kinds[name], **lists)
+            elif kind == "event margins":
+                counts = np.sum([part["histogram"] for part in parts], axis=0)
+                histograms[name] = counts.astype("<u4").tobytes()
             else:
                 block.states.add(state=name, **_lists(_merged_states(parts), STATE_COLUMNS))
+        for name, histogram in histograms.items():
+            events[name].histogram = histogram
         return block
 
 

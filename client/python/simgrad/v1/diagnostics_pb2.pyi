@@ -92,10 +92,11 @@ class DiagnosticsBlock(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., steps: _Optional[int] = ..., terminations: _Optional[_Iterable[_Union[TerminationColumns, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventColumns, _Mapping]]] = ..., sampled_steps: _Optional[_Iterable[int]] = ..., states: _Optional[_Iterable[_Union[StateColumns, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RoleRange, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceColumns, _Mapping]]] = ..., instance_offset: _Optional[int] = ..., absorption: _Optional[_Iterable[_Union[Absorption, _Mapping]]] = ...) -> None: ...
 
 class EventColumns(_message.Message):
-    __slots__ = ["changes", "checks", "count", "kind", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "site"]
+    __slots__ = ["changes", "checks", "count", "histogram", "kind", "margin", "margin_instance", "margin_ulps", "margin_ulps_instance", "nan_margins", "site"]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     MARGIN_FIELD_NUMBER: _ClassVar[int]
     MARGIN_INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +107,7 @@ class EventColumns(_message.Message):
     changes: _containers.RepeatedScalarFieldContainer[int]
     checks: _containers.RepeatedScalarFieldContainer[int]
     count: _containers.RepeatedScalarFieldContainer[int]
+    histogram: bytes
     kind: str
     margin: _containers.RepeatedScalarFieldContainer[float]
     margin_instance: _containers.RepeatedScalarFieldContainer[int]
@@ -113,7 +115,7 @@ class EventColumns(_message.Message):
     margin_ulps_instance: _containers.RepeatedScalarFieldContainer[int]
     nan_margins: _containers.RepeatedScalarFieldContainer[int]
     site: str
-    def __init__(self, site: _Optional[str] = ..., checks: _Optional[_Iterable[int]] = ..., count: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[int]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., nan_margins: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ...) -> None: ...
+    def __init__(self, site: _Optional[str] = ..., checks: _Optional[_Iterable[int]] = ..., count: _Optional[_Iterable[int]] = ..., changes: _Optional[_Iterable[int]] = ..., margin: _Optional[_Iterable[float]] = ..., margin_instance: _Optional[_Iterable[int]] = ..., margin_ulps: _Optional[_Iterable[float]] = ..., margin_ulps_instance: _Optional[_Iterable[int]] = ..., nan_margins: _Optional[_Iterable[int]] = ..., kind: _Optional[str] = ..., histogram: _Optional[bytes] = ...) -> None: ...
 
 class InstanceColumns(_message.Message):
     __slots__ = ["instances", "iterations", "reasons", "site", "value_counts", "values"]

@@ -77,6 +77,29 @@ TEST(Event, DecidesEveryElementByItself) {
             EventHash("below", 0, 1, true) + EventHash("below", 0, 2, true));
 }
 
+TEST(Event, CountsMarginsAtSampledStepsOfProgramsWithALevel) {
+  Setting setting;
+  setting.steps = 5;
+  setting.states = {{1.0}, {2.0}};  // x: 1, 2, -1, -2, 1;  y: 2, -1, -2, 1, 2
+  setting.adjust = [](Work& work) { work.options.stride = 2; };
+  const auto run = [&](TestLevel level) {
+    return RunProgram(setting, [&](Builder& b) {
+      b.program().level = level;
+      Rotate(b, true);
+    });
+  };
+  const StepDiagnostics seen = run(TestLevel::kDecisions).seen.diagnostics;
+  ASSERT_EQ(seen.sampled_steps, (std::vector<int64_t>{1, 3, 4}));
+  ASSERT_EQ(seen.event_margins.size(), 2u);
+  // A power of two lies 2^52 ulps from 0.
+  MarginHistogram one{};
+  one[static_cast<size_t>(MarginBucket(0x1p52))] = 1;
+  EXPECT_EQ(seen.event_margins[0], (std::vector<MarginHistogram>{one, one, one}));
+  // At step 1 the gate is shut.
+  EXPECT_EQ(seen.event_margins[1], (std::vector<MarginHistogram>{{}, one, one}));
+  EXPECT_TRUE(run(TestLevel::kDeclared).seen.diagnostics.event_margins.empty());
+}
+
 TEST(Event, MeasuresItsMarginAtTheOperandsOfASubtraction) {
   Setting setting;
   setting.states = {{1024.0}, {1024.0 - 0x1p-42}};
