@@ -246,7 +246,8 @@ class ForwardMerge:
         events: dict[str, diagnostics_pb2.EventColumns] = {}
         histograms: dict[str, bytes] = {}
         for kind, name in cuts[0][0]:
-            parts = [columns[kind, name] for columns, _ in cuts]
+            # Blocks without a sampled step have no margins.
+            parts = [columns[kind, name] for columns, _ in cuts if (kind, name) in columns]
             if kind == "termination":
                 block.terminations.append(_termination_message(name, _merged_sites(parts)))
             elif kind == "event":
