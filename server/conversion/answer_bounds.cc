@@ -51,9 +51,12 @@ StepBytes StepBytesOf(const sim::Work& work, const std::vector<Recorded>& record
                  static_cast<double>(sim::ElementCount(field.shape) * sim::DTypeSize(field.dtype));
   }
   const std::map<std::string, double> entries = EntriesOf(work);
+  const bool has_level = work.batch.program->program.level != sim::TestLevel::kDeclared;
+  const double stride = std::max(1, work.options.stride);
   for (const sim::Site& site : work.batch.program->sites) {
     const bool loop = site.kind == sim::SiteKind::kTermination;
     bytes.all += static_cast<double>(DiagnosticsBytes(loop ? 1 : 0, loop ? 0 : 1, 1));
+    if (!loop && has_level) bytes.all += sizeof(sim::MarginHistogram) / stride;
     if (!loop || work.options.recording != sim::Recording::kInstances) continue;
     // Count, reason, number of values, and the values.
     const double values = TestsOf(site, entries);
