@@ -282,6 +282,11 @@ class Solver {
 
   int64_t Restart() const {
     const int64_t most = kMostBasis / count_;
+    if (most == 0) {
+      throw PassBudget::Ended{
+          LimitError("loops", absl::StrCat("loop '", site_, "' carries ", count_,
+                                           " numbers; the limit of solver gmres is ", kMostBasis))};
+    }
     if (choice_.restart > most) {
       throw PassBudget::Ended{LimitError(
           "loops",

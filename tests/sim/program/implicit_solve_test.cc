@@ -150,6 +150,7 @@ TEST(ImplicitSolve, AChosenSolverIsTakenUpToItsLimit) {
   LoopChoice gmres = By(Solver::kGmres);
   EXPECT_EQ(LoopsFor(gmres, 1), "while fixed.adjoint");
   EXPECT_EQ(LoopsFor(gmres, kMostBasis), "while fixed.adjoint");  // one row
+  EXPECT_EQ(LoopsFor(gmres, kMostBasis + 1), "limit");            // not even one
   gmres.restart = 3;
   EXPECT_EQ(LoopsFor(gmres, kMostBasis / 3), "while fixed.adjoint");
   EXPECT_EQ(LoopsFor(gmres, kMostBasis / 3 + 1), "limit");
