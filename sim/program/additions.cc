@@ -63,6 +63,7 @@ class Finder {
     std::vector<const Op*> casts = reached.casts;
     std::vector<ValueId> behind = Behind(*op, reached.value);
     if (op->code == kCast) casts.push_back(op);
+    if (casts.size() > kMostAdditionCasts) return;
     // The first operand is looked at first.
     for (auto id = behind.rbegin(); id != behind.rend(); ++id) {
       if (*id != ValueId::kNone) open_.push_back({*id, casts});

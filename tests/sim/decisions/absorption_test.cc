@@ -279,5 +279,26 @@ TEST(Absorption, SitesHaveTheStateAndTheLabelAndEndInOthers) {
   EXPECT_EQ(additions.sites.back().state, kOtherAdditions);
 }
 
+// Each sum has the casts of all sums in front of it: without a bound a program of n operations has n^2.
+TEST(Absorption, IsCountedBehindFewCasts) {
+  Builder b("casts");
+  const Var x = b.State("x", {});
+  const Var is_above = b.Event("above", x, Comparison::kGt, b.Literal(0.0));
+  Var next = x;
+  for (int k = 0; k < 1000; ++k) {
+    // A cast into bf16, and one of the policy out of it.
+    const Var narrow = b.Cast(next, Format::kBf16, Overflow::kIeee);
+    next = Select(is_above, narrow, x + b.Literal(k + 1.0));
+  }
+  b.SetNext({next});
+  const auto program = Lower(*b.Finish(), tests::PolicyOf({.preset = "f32"}), "", std::nullopt);
+  ASSERT_TRUE(program.ok()) << program.status();
+  const Additions additions = AdditionsOf(*program);
+  EXPECT_EQ(additions.by_sum.size(), kMostAdditionCasts / 2 + 1);
+  for (const auto& [sum, addition] : additions.by_sum) {
+    EXPECT_LE(addition.casts.size(), kMostAdditionCasts);
+  }
+}
+
 }  // namespace
 }  // namespace simgrad::sim
