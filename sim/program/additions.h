@@ -4,10 +4,11 @@
 //   zero: a step that does nothing, while its derivative is 1. Definition: docs/semantics.md,
 //   "Absorption".
 // Which: every `add`, `sub` and `fma` of reals in `step` that is reached backward from a stored state
-//   through select, min, max, casts, stop_gradient, the operations of shape, concat, update and the
-//   yields of a `for`. What a `while` gives is not followed: its last corrections are absorbed where it
-//   has converged. Nor is what a cast rounds stochastically, which moves in the mean, nor what lies
-//   behind more than kMostAdditionCasts casts: each addition repeats the casts in front of it.
+//   through select, min, max, casts, stop_gradient, the operations of shape, concat, update, the yields
+//   of a `for`, the regions of a `cond` and halts. What a `while` gives is not followed: its last
+//   corrections are absorbed where it has converged. Nor is what a cast rounds stochastically, which
+//   moves in the mean, nor what lies behind more than kMostAdditionCasts casts: each addition repeats
+//   the casts in front of it.
 // Threads: pure. Cost: linear in the program.
 #pragma once
 

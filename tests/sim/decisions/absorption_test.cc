@@ -144,6 +144,32 @@ std::vector<Case> Cases() {
        4.0,
        0.01,
        {{3, 3}}},
+      {"in the branch that is taken",
+       [](Builder& b, Var x, Var y) {
+         const Var is_greater = b.Event("greater", x, Comparison::kGt, y);
+         return b.Cond(is_greater, {x},
+                       {[&](const Vars& c) { return Vars{c[0] - y}; },
+                        [&](const Vars& c) { return Vars{c[0] + y}; }})[0];
+       },
+       4.0,
+       0.01,
+       {{0, 0}, {1, 1}}},
+      {"beside a halt",
+       [](Builder& b, Var x, Var y) {
+         b.Halt("far", b.Event("far", x, Comparison::kGt, b.Literal(100.0)));
+         return x + y;
+       },
+       4.0,
+       0.01,
+       {{1, 1}}},
+      {"beside a halt that has come",
+       [](Builder& b, Var x, Var y) {
+         b.Halt("far", b.Event("far", x, Comparison::kGt, b.Literal(1.0)));
+         return x + y;
+       },
+       4.0,
+       0.01,
+       {{1, 1}}},
       {"a while converges",
        [](Builder& b, Var x, Var y) {
          return b
