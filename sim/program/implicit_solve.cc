@@ -279,8 +279,9 @@ class Solver {
   // ---- gmres ----
 
   // The values that a turn of gmres carries, in this order. Rows of `basis` are orthonormal, and
-  // each is A times its row of `steps`. `best` is the w of the smallest residual that was looked at,
-  // and the last its norm.
+  // each is A times its row of `steps`. `best` is the w of the smallest residual that was looked at.
+  // `open` is 1, and 0 once that is small enough: it is compared in role adjoint, in whose format it
+  // is, as in a narrower one of `termination` it could be 0 or Inf.
   enum Carried : size_t {
     kW,
     kR,
@@ -292,7 +293,8 @@ class Solver {
     kChecks,
     kNorm,
     kBest,
-    kBestNorm
+    kBestNorm,
+    kOpen
   };
 
   int64_t Restart() const {
@@ -326,10 +328,11 @@ class Solver {
     const ValueId next = Do(kNextAfter, {one, Number(2.0, kScalar)}, kScalar);
     rounding_ = Do(kMul, {Number(kRoundingUlps, kScalar), Minus(next, one)}, kScalar);
     const ValueId nothing = Number(0.0, row);
-    const Values start = {nothing, g,       g,   zeros_, zeros_, none, none, Number(0.0, kTruth),
-                          norm,    nothing, norm};
-    const Values ended =
-        Turns(start, Comparison::kLe, bound_, [&](const Values& now) { return TurnOf(now); });
+    const Values start = {nothing, g,       g,    zeros_,
+                          zeros_,  none,    none, Number(0.0, kTruth),
+                          norm,    nothing, norm, Open(norm)};
+    const Values ended = Turns(start, Comparison::kLt, Number(0.5, kScalar),
+                               [&](const Values& now) { return TurnOf(now); });
     const ValueId within = Do(kLe, {ended[kBestNorm], bound_}, kTruth);
     const ValueId any = Do(kGt, {norm, Number(0.0, kScalar)}, kTruth);
     const ValueId by = Either(any, norm, Number(1.0, kScalar));
@@ -338,6 +341,10 @@ class Solver {
     const ValueId is_found = Do(kIsFinite, {ended[kBestNorm]}, kTruth);
     const ValueId none_found = Minus(ended[kBestNorm], ended[kBestNorm]);
     return Parted(Either(is_found, ended[kBest], Wide(none_found, {count_})));
+  }
+
+  ValueId Open(ValueId norm) {
+    return Either(Do(kLe, {norm, bound_}, kTruth), Number(0.0, kScalar), Number(1.0, kScalar));
   }
 
   // A v = (1 + damping) v - J' v.
@@ -421,6 +428,7 @@ class Solver {
     // One that is NaN stays the best, so that it is told.
     const ValueId is_worse = Do(kGe, {norm, now[kBestNorm]}, kTruth);
     const ValueId is_best = Do(kAnd, {checks, Do(kNot, {is_worse}, kTruth)}, kTruth);
+    const ValueId best_norm = Either(is_best, norm, now[kBestNorm]);
     return {w,
             r,
             Either(will_check, w, leads),
@@ -431,7 +439,8 @@ class Solver {
             will_check,
             norm,
             Either(is_best, w, now[kBest]),
-            Either(is_best, norm, now[kBestNorm])};
+            best_norm,
+            Open(best_norm)};
   }
 
   AdjointWriter& w_;

@@ -120,7 +120,8 @@ TEST(ImplicitSolve, EverySolverGivesTheSolution) {
 
 // w for g, where J' v = by v.
 std::vector<double> SolvedDiagonal(const LoopChoice& choice, const std::vector<double>& by,
-                                   const std::vector<double>& g, const std::string& preset) {
+                                   const std::vector<double>& g,
+                                   const precision::PolicySpec& policy) {
   const int64_t count = static_cast<int64_t>(g.size());
   Builder b("diagonal");
   const Var state = b.State("g", {count});
@@ -137,8 +138,7 @@ std::vector<double> SolvedDiagonal(const LoopChoice& choice, const std::vector<d
         return std::vector<ValueId>{writer.Emit(kMul, {diagonal, v[0]}, row)};
       });
   writer.Close(step);
-  const auto lowered =
-      tests::LowerForGradient(b.program(), tests::PolicyOf({.preset = preset}), "");
+  const auto lowered = tests::LowerForGradient(b.program(), tests::PolicyOf(policy), "");
   EXPECT_TRUE(lowered.ok()) << lowered.status();
   Work work = tests::WorkOf(*lowered, 1, 1);
   work.batch.inputs[0] = tests::Shared(g, {count});
@@ -159,23 +159,37 @@ TEST(ImplicitSolve, GmresThatCannotMeetItsToleranceGivesTheSolution) {
       LoopChoice choice = By(Solver::kGmres);
       choice.max_iter = 100;
       choice.tol = tol;
-      const std::vector<double> w = SolvedDiagonal(choice, {by, by, by}, {g, g, g}, "f32");
+      const std::vector<double> w =
+          SolvedDiagonal(choice, {by, by, by}, {g, g, g}, {.preset = "f32"});
       for (const double number : w) EXPECT_NEAR((1 - by) * number / g, 1.0, 1e-6) << by;
     }
+  }
+}
+
+// In f16 the norm of g would be 0, or infinite.
+TEST(ImplicitSolve, GmresEndsInTheFormatOfTheAdjoint) {
+  precision::PolicySpec policy{.preset = "f64"};
+  policy.roles.push_back({"termination", {.format = Format::kF16}});
+  for (const double g : {1e-9, 1.0, 1e6}) {
+    const std::vector<double> w = SolvedDiagonal(By(Solver::kGmres), {0.5, -0.25}, {g, g}, policy);
+    EXPECT_NEAR(0.5 * w[0] / g, 1.0, 1e-12) << g;
+    EXPECT_NEAR(1.25 * w[1] / g, 1.0, 1e-12) << g;
   }
 }
 
 // w of none of them would be 0, and so would be a gradient that is not finite.
 TEST(ImplicitSolve, GmresHandsOnWhatIsNotFinite) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_TRUE(std::isnan(SolvedDiagonal(By(Solver::kGmres), {0.5, nan}, {1.0, 1.0}, "f64")[1]));
-  EXPECT_TRUE(std::isnan(SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {nan, 1.0}, "f64")[0]));
+  EXPECT_TRUE(
+      std::isnan(SolvedDiagonal(By(Solver::kGmres), {0.5, nan}, {1.0, 1.0}, {.preset = "f64"})[1]));
+  EXPECT_TRUE(
+      std::isnan(SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {nan, 1.0}, {.preset = "f64"})[0]));
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_FALSE(
-      std::isfinite(SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {infinity, 1.0}, "f64")[0]));
+  EXPECT_FALSE(std::isfinite(
+      SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {infinity, 1.0}, {.preset = "f64"})[0]));
   // In f16 the norm of g overflows.
-  EXPECT_FALSE(
-      std::isfinite(SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {6e4, 6e4}, "f16_unsafe")[0]));
+  EXPECT_FALSE(std::isfinite(
+      SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {6e4, 6e4}, {.preset = "f16_unsafe"})[0]));
 }
 
 // The loops that a choice writes for `numbers` numbers: their codes and sites.
