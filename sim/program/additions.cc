@@ -12,7 +12,7 @@ namespace {
 
 using enum OpCode;
 
-// What a loop or branch that is followed runs; null: it is none.
+// The region that a loop or branch runs, if it is followed; else null.
 const Region* BodyOf(const Op& op) {
   if (op.code == kFor) return &op.regions[0];
   return op.code == kWhile && IsBranch(op) ? &op.regions[1] : nullptr;

@@ -18,7 +18,7 @@ const Type kTruth = {ElementType::kBool, {}};
 const Type kCount = {ElementType::kI32, {}};
 // r is the next direction where |r| is below this share of what it was.
 constexpr double kFall = 0.9;
-// What is left of a product beside the basis is rounding where it is below so many ulps of it.
+// The rest of a product beside the basis is rounding if it is below so many ulps of the product.
 constexpr double kRoundingUlps = 4;
 
 class Solver {
@@ -337,7 +337,7 @@ class Solver {
     const ValueId any = Do(kGt, {norm, Number(0.0, kScalar)}, kTruth);
     const ValueId by = Either(any, norm, Number(1.0, kScalar));
     Tell(ended.back(), within, Do(kDiv, {ended[kBestNorm], by}, kScalar));
-    // Where g or a product is not finite, or their norm overflows, no w was found.
+    // No w was found if g or a product is not finite, or their norm overflows.
     const ValueId is_found = Do(kIsFinite, {ended[kBestNorm]}, kTruth);
     const ValueId none_found = Minus(ended[kBestNorm], ended[kBestNorm]);
     return Parted(Either(is_found, ended[kBest], Wide(none_found, {count_})));
