@@ -5,11 +5,18 @@
 #include <utility>
 
 #include "sim/op/op_info.h"
+#include "sim/program/loop.h"
 
 namespace simgrad::sim {
 namespace {
 
 using enum OpCode;
+
+// The region that a loop or branch runs, if it is followed; else null.
+const Region* BodyOf(const Op& op) {
+  if (op.code == kFor) return &op.regions[0];
+  return op.code == kWhile && IsBranch(op) ? &op.regions[1] : nullptr;
+}
 
 bool IsAddition(const Op& op) { return op.code == kAdd || op.code == kSub || op.code == kFma; }
 
@@ -47,7 +54,7 @@ class Finder {
       for (ValueId id : op.results) {
         if (id != ValueId::kNone) made_by_[Index(id)] = &op;
       }
-      if (op.code == kFor) Enter(op.regions[0]);
+      if (const Region* const body = BodyOf(op)) Enter(*body);
     }
   }
 
@@ -63,6 +70,7 @@ class Finder {
     std::vector<const Op*> casts = reached.casts;
     std::vector<ValueId> behind = Behind(*op, reached.value);
     if (op->code == kCast) casts.push_back(op);
+    if (casts.size() > kMostAdditionCasts) return;
     // The first operand is looked at first.
     for (auto id = behind.rbegin(); id != behind.rend(); ++id) {
       if (*id != ValueId::kNone) open_.push_back({*id, casts});
@@ -73,9 +81,11 @@ class Finder {
   static std::vector<ValueId> Behind(const Op& op, ValueId result) {
     if (op.code == kSelect) return {op.operands[1], op.operands[2]};
     if (op.code == kCast && !IsStochastic(op)) return {op.operands[0]};
-    if (op.code == kFor) {
+    if (const Region* const body = BodyOf(op)) {
       const auto at = std::find(op.results.begin(), op.results.end(), result);
-      return {op.regions[0].yields[static_cast<size_t>(at - op.results.begin())]};
+      const auto k = static_cast<size_t>(at - op.results.begin());
+      if (op.code == kFor) return {body->yields[k]};
+      return {body->yields[k], op.operands[k]};  // run or not
     }
     const bool hands_on = op.code == kMin || op.code == kMax || op.code == kStopGradient ||
                           op.code == kUpdate || InfoOf(op.code).op_class == OpClass::kShape;
@@ -85,7 +95,7 @@ class Finder {
   // In the order of the text.
   void Number(const Region& region) {
     for (const Op& op : region.ops) {
-      if (op.code == kFor) Number(op.regions[0]);
+      if (const Region* const body = BodyOf(op)) Number(*body);
       const auto found =
           op.results.empty() ? found_.by_sum.end() : found_.by_sum.find(op.results[0]);
       if (found == found_.by_sum.end()) continue;

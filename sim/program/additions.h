@@ -4,9 +4,11 @@
 //   zero: a step that does nothing, while its derivative is 1. Definition: docs/semantics.md,
 //   "Absorption".
 // Which: every `add`, `sub` and `fma` of reals in `step` that is reached backward from a stored state
-//   through select, min, max, casts, stop_gradient, the operations of shape, concat, update and the
-//   yields of a `for`. What a `while` gives is not followed: its last corrections are absorbed where it
-//   has converged. Nor is what a cast rounds stochastically, which moves in the mean.
+//   through select, min, max, casts, stop_gradient, the operations of shape, concat, update, the yields
+//   of a `for`, the regions of a `cond` and halts. What a `while` gives is not followed: its last
+//   corrections are absorbed where it has converged. Nor is what a cast rounds stochastically, which
+//   moves in the mean, nor what lies behind more than kMostAdditionCasts casts: each addition repeats
+//   the casts in front of it.
 // Threads: pure. Cost: linear in the program.
 #pragma once
 
@@ -23,6 +25,8 @@ namespace simgrad::sim {
 // additions behind them share one site for each role: kOtherAdditions.
 inline constexpr size_t kMostAdditionSites = 64;
 inline constexpr char kOtherAdditions[] = "others";
+// The most casts between a sum and the state that are followed. A policy writes one where roles meet.
+inline constexpr size_t kMostAdditionCasts = 8;
 struct AdditionSite {
   std::string state;  // that is stored
   std::string label;  // of the operation; may be empty

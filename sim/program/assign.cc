@@ -102,6 +102,9 @@ class Assigner {
     }
   }
 
+  // `to` is `from`, or an element of it, under another name.
+  void PassScaled(ValueId from, ValueId to) { scaled_[Index(to)] = scaled_[Index(from)]; }
+
   // They come as the states and the exports are.
   void SetTerminalArgs(const Region& terminal) {
     const size_t states = program_.InputsOf(InputKind::kState).size();
@@ -303,8 +306,10 @@ class Assigner {
     for (Region* region : {&test, &body}) {
       for (size_t i = 0; i < c; ++i) SetComputed(region->args[i], setting);
       for (size_t i = 0; i < m; ++i) {
+        const ValueId element = std::span(region->args).last(m)[i];
         const auto format = program_[op.operands[c + i]].format;
-        if (format) SetReal(std::span(region->args).last(m)[i], *format);
+        if (format) SetReal(element, *format);
+        if (element != ValueId::kNone) PassScaled(op.operands[c + i], element);
       }
     }
     VisitOps(test);
@@ -318,8 +323,11 @@ class Assigner {
       ValueId& id = yields.last(e)[i];
       if (!program_.IsReal(id)) continue;
       if (IsLiteral(id) || is_outside_[Index(id)]) id = Bring(id, setting, op);
-      SetReal(body.args[c + i], *program_[id].format);
-      SetReal(op.results[c + i], *program_[id].format);
+      for (const ValueId seen : {body.args[c + i], op.results[c + i]}) {
+        if (seen == ValueId::kNone) continue;
+        SetReal(seen, *program_[id].format);
+        PassScaled(id, seen);
+      }
     }
     test.ops = std::move(frames_.back().ops);
     frames_.back() = {};

@@ -28,6 +28,8 @@ constexpr double kUnitsOfResidual = 4;
 // Rounding alone may keep an iteration going by so many units of its largest number: w between the two
 // neighbours of what it should be.
 constexpr double kUnitsOfChange = 2;
+// The rest of a product beside the basis is rounding if it is below so many ulps of the product.
+constexpr double kRoundingUlps = 4;
 
 class Solver {
  public:
@@ -327,11 +329,31 @@ class Solver {
   // ---- gmres ----
 
   // The values that a turn of gmres carries, in this order. Rows of `basis` are orthonormal, and
-  // each is A times its row of `steps`.
-  enum Carried : size_t { kW, kR, kNext, kBasis, kSteps, kTurns, kRows, kChecks, kNorm, kTrueNorm };
+  // each is A times its row of `steps`. `best` is the w of the smallest residual that was looked at.
+  // `open` is 1, and 0 once that is small enough: it is compared in role adjoint, in whose format it
+  // is, as in a narrower one of `termination` it could be 0 or Inf.
+  enum Carried : size_t {
+    kW,
+    kR,
+    kNext,
+    kBasis,
+    kSteps,
+    kTurns,
+    kRows,
+    kChecks,
+    kNorm,
+    kBest,
+    kBestNorm,
+    kOpen
+  };
 
   int64_t Restart() const {
     const int64_t most = kMostBasis / count_;
+    if (most == 0) {
+      throw PassBudget::Ended{
+          LimitError("loops", absl::StrCat("loop '", site_, "' carries ", count_,
+                                           " numbers; the limit of solver gmres is ", kMostBasis))};
+    }
     if (choice_.restart > most) {
       throw PassBudget::Ended{LimitError(
           "loops",
@@ -352,15 +374,27 @@ class Solver {
     zeros_ = Number(0.0, rows);
     joined_g_ = g;
     const ValueId none = Number(0.0, kCount);
-    const Values start = {Number(0.0, row),    g,    g,   zeros_, zeros_, none, none,
-                          Number(0.0, kTruth), norm, norm};
-    const Values ended =
-        Turns(start, Comparison::kLe, bound_, [&](const Values& now) { return TurnOf(now); });
-    const ValueId within = Do(kLe, {ended[kTrueNorm], bound_}, kTruth);
+    const ValueId one = Number(1.0, kScalar);
+    const ValueId next = Do(kNextAfter, {one, Number(2.0, kScalar)}, kScalar);
+    rounding_ = Do(kMul, {Number(kRoundingUlps, kScalar), Minus(next, one)}, kScalar);
+    const ValueId nothing = Number(0.0, row);
+    const Values start = {nothing, g,       g,    zeros_,
+                          zeros_,  none,    none, Number(0.0, kTruth),
+                          norm,    nothing, norm, Open(norm)};
+    const Values ended = Turns(start, Comparison::kLt, Number(0.5, kScalar),
+                               [&](const Values& now) { return TurnOf(now); });
+    const ValueId within = Do(kLe, {ended[kBestNorm], bound_}, kTruth);
     const ValueId any = Do(kGt, {norm, Number(0.0, kScalar)}, kTruth);
     const ValueId by = Either(any, norm, Number(1.0, kScalar));
-    Tell(ended.back(), within, Do(kDiv, {ended[kTrueNorm], by}, kScalar));
-    return Parted(ended[kW]);
+    Tell(ended.back(), within, Do(kDiv, {ended[kBestNorm], by}, kScalar));
+    // No w was found if g or a product is not finite, or their norm overflows.
+    const ValueId is_found = Do(kIsFinite, {ended[kBestNorm]}, kTruth);
+    const ValueId none_found = Minus(ended[kBestNorm], ended[kBestNorm]);
+    return Parted(Either(is_found, ended[kBest], Wide(none_found, {count_})));
+  }
+
+  ValueId Open(ValueId norm) {
+    return Either(Do(kLe, {norm, bound_}, kTruth), Number(0.0, kScalar), Number(1.0, kScalar));
   }
 
   // A v = (1 + damping) v - J' v.
@@ -413,8 +447,10 @@ class Solver {
     const ValueId product = Times(now[kNext]);
     const auto [left, step_left] = Orthogonal(product, now[kNext], now);
     const ValueId length = Over(kNorm2, left);
-    // If `product` is in the span of the basis, there is no new direction.
-    const ValueId is_new = Do(kGt, {length, zero}, kTruth);
+    // If `product` is in the span of the basis, there is no new direction. A step of a direction that
+    // is rounding is not what A makes it of, and is so long that it spoils w.
+    const ValueId least = Do(kMul, {rounding_, Over(kNorm2, product)}, kScalar);
+    const ValueId is_new = Do(kGt, {length, least}, kTruth);
     const ValueId goes = Do(kAnd, {is_new, Do(kNot, {checks}, kTruth)}, kTruth);
     const ValueId by = Wide(Either(goes, length, one), {count_});
     const ValueId direction = Do(kDiv, {left, by}, TypeOf(left));
@@ -439,6 +475,10 @@ class Solver {
     const ValueId fell =
         Do(kLt, {norm, Do(kMul, {Number(kFall, kScalar), now[kNorm]}, kScalar)}, kTruth);
     const ValueId leads = Either(Do(kOr, {fell, restarts}, kTruth), r, direction);
+    // One that is NaN stays the best, so that it is told.
+    const ValueId is_worse = Do(kGe, {norm, now[kBestNorm]}, kTruth);
+    const ValueId is_best = Do(kAnd, {checks, Do(kNot, {is_worse}, kTruth)}, kTruth);
+    const ValueId best_norm = Either(is_best, norm, now[kBestNorm]);
     return {w,
             r,
             Either(will_check, w, leads),
@@ -448,7 +488,9 @@ class Solver {
             Either(restarts, count(0), turn),
             will_check,
             norm,
-            Either(checks, norm, now[kTrueNorm])};
+            Either(is_best, w, now[kBest]),
+            best_norm,
+            Open(best_norm)};
   }
 
   AdjointWriter& w_;
@@ -459,9 +501,10 @@ class Solver {
   const Transposed& transposed_;
   AdjointWriter::Context context_;
   int64_t count_ = 0;
-  // Set for gmres: rows of its basis; tol |g|; an empty basis; g in one row.
+  // Set for gmres: rows of its basis; tol |g|; kRoundingUlps of 1; an empty basis; g in one row.
   int64_t restart_ = 0;
   ValueId bound_ = ValueId::kNone;
+  ValueId rounding_ = ValueId::kNone;
   ValueId zeros_ = ValueId::kNone;
   ValueId joined_g_ = ValueId::kNone;
 };

@@ -11,7 +11,8 @@
 //   modified Gram-Schmidt, newest row first, and z follows it, so that w moves with r and no least
 //   squares remain (Walker and Zhou 1994, "A simpler GMRES"; z is r where |r| fell below 0.9 of what
 //   it was, else the newest row of the basis: Jiranek and Rozloznik 2010). Where |r| seems to be
-//   small enough, or A z is in the basis, the next product is A w, and r is made of that.
+//   small enough, or A z is in the basis but for rounding, the next product is A w, and r is made of
+//   that. The w of the smallest such r is the result.
 // Tolerance: where the request says none, tol follows the format that the solve computes in, eps the
 //   distance of its neighbours at 1. Gmres: max(1e-9, 4 eps). Iteration: 1e-9, or the smallest
 //   number of the formats where that is larger; other than in f64 it also ends where no number of w

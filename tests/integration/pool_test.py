@@ -154,6 +154,13 @@ def test_several_objectives_of_one_call_are_those_of_single_calls(one, pool):
     assert refused.value.field == "spec.objective"
 
 
+def test_all_objectives_of_one_call_have_the_names_of_an_iterator(one, pool):
+    work = dict(steps=2, initial={"x": np.zeros(N), "v": np.ones(N)}, params={"drag": 0.5})
+    for client in (one, pool):
+        for made in client.gradient(slide, objective=["energy", "way"], wrt=iter(["drag"]), record=iter(["x"]), **work):
+            assert (list(made.params), list(made.initial), list(made.trajectory)) == (["drag"], [], ["x"])
+
+
 @pytest.mark.parametrize("objectives", [[], ["way", "way"]])
 def test_objectives_of_one_call_are_different_names(one, objectives):
     with pytest.raises(ValueError, match="different names"):

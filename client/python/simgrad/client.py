@@ -366,6 +366,11 @@ class Client:
         Returns: gradients with the shapes of the inputs that were sent.
         Errors: those of `rollout`; ValueError for a list without names, or with a name twice.
         """
+        # An iterator has names for one call alone.
+        if wrt is not None and not isinstance(wrt, str):
+            wrt = tuple(wrt)
+        if not isinstance(record, str):
+            record = tuple(record)
         differentiate: Callable[..., Any] = partial(
             self.gradient_stream,
             world,

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -225,15 +227,26 @@ class FunctionWriter {
     b_.SetInsertPoint(after);
   }
 
+  // One that can become vectors counts in 32 bits, where these suffice.
+  void Loop(const Statement& s) {
+    constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+    const bool is_innermost = f_.is_one() && s.parallel && s.operands.empty() && !HasLoop(s.body);
+    const int64_t turns = std::max<int64_t>(s.number, 1);
+    if (!is_innermost || MostCounted(s.body) > kMost / turns) return control_.Each(s);
+    records_.BeginLoop();
+    control_.Each(s);
+    records_.EndLoop();
+  }
+
   void Each(const Statement& s) {
     if (invariants_.Reuses(s)) return invariants_.Each([&] { control_.Each(s); });
     if (counting_ != Counting::kAsks || !f_.options().ranges || !HasAddition(s.body) ||
         !MayBeWrittenTwice(s.body)) {
-      return control_.Each(s);
+      return Loop(s);
     }
     const auto as = [&](Counting counting) {
       counting_ = counting;
-      control_.Each(s);
+      Loop(s);
     };
     WhereSampled([&] { as(Counting::kCounts); }, [&] { as(Counting::kSkips); });
     counting_ = Counting::kAsks;

@@ -176,21 +176,43 @@ void RecordWriter::JudgeLanes(Value* time, bool stops, uint64_t kind) {
 
 // ---- counters ----
 
-std::pair<Vectors, Vectors>& RecordWriter::CountersOf(int key, Counters& all) {
+RecordWriter::CounterPair& RecordWriter::CountersOf(int key, std::map<int, CounterPair>& all,
+                                                    llvm::Type* type) {
   const auto [at, is_new] = all.try_emplace(key);
   if (!is_new) return at->second;
-  for (Vectors* variables : {&at->second.first, &at->second.second}) {
-    *variables = Variables(b_.getInt32Ty());
-    for (Value* variable : *variables) {
-      entry_.CreateStore(llvm::Constant::getNullValue(VectorOf(b_.getInt32Ty())), variable);
-    }
+  for (Value** variable : {&at->second.first, &at->second.second}) {
+    *variable = entry_.CreateAlloca(type);
+    entry_.CreateStore(llvm::Constant::getNullValue(type), *variable);
   }
   return at->second;
 }
 
-void RecordWriter::Count(const Vectors& counter, Value* flag, int64_t times) {
-  Value* const amount = b_.CreateMul(One(flag), Splat32(static_cast<uint32_t>(times)));
-  b_.CreateStore(b_.CreateAdd(Get(counter, 0, b_.getInt32Ty()), amount), counter[0]);
+void RecordWriter::Count(Counters& all, int key, Value* first, Value* second, int64_t times) {
+  auto* const type = in_loop_ ? b_.getInt32Ty() : b_.getInt64Ty();
+  CounterPair& to = CountersOf(key, in_loop_ ? all.of_loop : all.total, type);
+  to.counts = true;
+  Value* const each = llvm::ConstantInt::get(type, static_cast<uint64_t>(times));
+  AddTo(to.first, b_.CreateMul(b_.CreateZExt(first, type), each));
+  AddTo(to.second, b_.CreateMul(b_.CreateZExt(second, type), each));
+}
+
+void RecordWriter::EndLoop() {
+  in_loop_ = false;
+  AddLoop(ranges_);
+  AddLoop(additions_);
+}
+
+void RecordWriter::AddLoop(Counters& all) {
+  for (auto& [key, from] : all.of_loop) {
+    if (!std::exchange(from.counts, false)) continue;
+    const CounterPair& to = CountersOf(key, all.total, b_.getInt64Ty());
+    const auto add = [&](Value* total, Value* counter) {
+      AddTo(total, b_.CreateZExt(b_.CreateLoad(b_.getInt32Ty(), counter), b_.getInt64Ty()));
+      b_.CreateStore(b_.getInt32(0), counter);
+    };
+    add(to.first, from.first);
+    add(to.second, from.second);
+  }
 }
 
 void RecordWriter::CountLanes(Value* counter, const Vectors& mask, int64_t times) {
@@ -199,11 +221,10 @@ void RecordWriter::CountLanes(Value* counter, const Vectors& mask, int64_t times
 
 void RecordWriter::AddAll(const Counters& all, Member member, uint64_t stride, uint64_t first,
                           uint64_t second) {
-  const auto add = [&](uint64_t place, const Vectors& counter) {
-    Value* const count = Get(counter, 0, b_.getInt32Ty());
-    AddTo(Offset(arguments_[member], place), b_.CreateZExt(count, b_.getInt64Ty()));
+  const auto add = [&](uint64_t place, Value* counter) {
+    AddTo(Offset(arguments_[member], place), b_.CreateLoad(b_.getInt64Ty(), counter));
   };
-  for (const auto& [key, counters] : all) {
+  for (const auto& [key, counters] : all.total) {
     const uint64_t place = stride * static_cast<uint64_t>(key);
     add(first + place, counters.first);
     add(second + place, counters.second);
@@ -215,9 +236,7 @@ void RecordWriter::AddAll(const Counters& all, Member member, uint64_t stride, u
 void RecordWriter::CountRanges(precision::Role role, int64_t times, const Vectors& under,
                                const Vectors& over) {
   if (in_registers()) {
-    const auto& [unders, overs] = CountersOf(static_cast<int>(role), ranges_);
-    Count(unders, under[0], times);
-    Count(overs, over[0], times);
+    Count(ranges_, static_cast<int>(role), under[0], over[0], times);
     if (watched_ == nullptr) return;
     Value* const before = b_.CreateLoad(b_.getInt32Ty(), watched_);
     b_.CreateStore(b_.CreateOr(before, One(b_.CreateOr(under[0], over[0]))), watched_);
@@ -286,12 +305,7 @@ void RecordWriter::Absorbed(const Statement& s, const Told& told) {
     additions.push_back(b_.CreateAnd(told.mask[part], b_.CreateAnd(counts(x), counts(y))));
     absorbed.push_back(b_.CreateAnd(additions.back(), is_one));
   }
-  if (in_registers()) {
-    const auto& counters = CountersOf(s.site, additions_);
-    Count(counters.first, additions[0], s.number);
-    Count(counters.second, absorbed[0], s.number);
-    return;
-  }
+  if (in_registers()) return Count(additions_, s.site, additions[0], absorbed[0], s.number);
   Value* const column =
       Offset(arguments_[kAdditions], sizeof(AdditionColumn) * static_cast<uint64_t>(s.site));
   CountLanes(Offset(column, offsetof(AdditionColumn, additions)), additions, s.number);
@@ -336,7 +350,7 @@ void RecordWriter::End() {
   if (options_.looks) StoreLanes(kHealth, health_, b_.getInt64Ty());
   if (options_.decides) decisions_.End();
   AddAll(ranges_, kRanges, 8, offsetof(RangeColumn, underflows), offsetof(RangeColumn, overflows));
-  if (additions_.empty()) return;
+  if (additions_.total.empty()) return;
   If(IsSampled(), [&] {
     AddAll(additions_, kAdditions, sizeof(AdditionColumn), offsetof(AdditionColumn, additions),
            offsetof(AdditionColumn, absorbed));

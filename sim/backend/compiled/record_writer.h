@@ -40,6 +40,10 @@ class RecordWriter : private LaneBuilder {
   llvm::Value* IsSampled();
   void Take(const plan::Statement& s, const Told& told);
 
+  // Enclose a loop over elements whose turns, one lane, add at most 2^32 - 1 to any counter.
+  void BeginLoop() { in_loop_ = true; }
+  void EndLoop();
+
   // Lanes whose instance runs: it exists, and no policy stopped it.
   Vectors Running();
   // Takes the looks of this step into the health of the lanes; `stops`: the policy stops instances
@@ -54,12 +58,22 @@ class RecordWriter : private LaneBuilder {
   // Adds `times` to the underflows and the overflows of a role for each lane of `under` and `over`.
   void CountRanges(precision::Role role, int64_t times, const Vectors& under, const Vectors& over);
 
-  // Counters of 32 bits in registers, for loops over elements: they become vectors where nothing
-  // branches. Lanes are counted in memory, behind a branch that few steps take.
-  using Counters = std::map<int, std::pair<Vectors, Vectors>>;
+  // Two counters in registers, where a lane holds elements. Those of a loop have 32 bits: they become
+  // vectors where nothing branches. Behind it they are added to those of 64 bits. Where lanes hold
+  // instances they are counted in memory, behind a branch that few steps take.
+  struct CounterPair {
+    llvm::Value* first = nullptr;
+    llvm::Value* second = nullptr;
+    bool counts = true;  // in the loop that is written
+  };
+  struct Counters {
+    std::map<int, CounterPair> total;
+    std::map<int, CounterPair> of_loop;
+  };
   bool in_registers() const { return options_.shape.lanes() == 1; }
-  std::pair<Vectors, Vectors>& CountersOf(int key, Counters& all);
-  void Count(const Vectors& counter, llvm::Value* flag, int64_t times);
+  CounterPair& CountersOf(int key, std::map<int, CounterPair>& all, llvm::Type* type);
+  void Count(Counters& all, int key, llvm::Value* first, llvm::Value* second, int64_t times);
+  void AddLoop(Counters& all);
   void CountLanes(llvm::Value* counter, const Vectors& mask, int64_t times);
   // Adds each pair of counters to `member` at stride * key, at the offsets `first` and `second`.
   void AddAll(const Counters& all, Member member, uint64_t stride, uint64_t first, uint64_t second);
@@ -69,6 +83,7 @@ class RecordWriter : private LaneBuilder {
   Vectors used_, health_;
   Vectors bad_;  // negative where a result of this step was not finite
   llvm::Value* watched_ = nullptr;
+  bool in_loop_ = false;
   Counters ranges_;     // by role: underflows, overflows
   Counters additions_;  // by site: additions, absorbed
 };

@@ -67,6 +67,16 @@ bool MayBeWrittenTwice(const std::vector<Statement>& statements) {
   return IsShort(statements, left);
 }
 
+int64_t MostCounted(const std::vector<Statement>& statements) {
+  int64_t most = 0;
+  for (const Statement& s : statements) {
+    if (s.code == Code::kRange || s.code == Code::kAbsorbed) most += s.number;
+    if (s.code == Code::kStored || s.code == Code::kTake) ++most;
+    most += MostCounted(s.body);
+  }
+  return most;
+}
+
 bool HasPush(const std::vector<Statement>& statements) {
   return std::any_of(statements.begin(), statements.end(),
                      [](const Statement& s) { return s.code == Code::kPush || HasPush(s.body); });

@@ -28,6 +28,9 @@ bool HasAddition(const std::vector<plan::Statement>& statements);
 // Whether they may be written twice: they leave nothing but what they store, and are short.
 bool MayBeWrittenTwice(const std::vector<plan::Statement>& statements);
 
+// The most that statements without loops add to a counter of ranges or additions.
+int64_t MostCounted(const std::vector<plan::Statement>& statements);
+
 // Whether a frame is pushed on the tape.
 bool HasPush(const std::vector<plan::Statement>& statements);
 

@@ -144,6 +144,32 @@ std::vector<Case> Cases() {
        4.0,
        0.01,
        {{3, 3}}},
+      {"in the branch that is taken",
+       [](Builder& b, Var x, Var y) {
+         const Var is_greater = b.Event("greater", x, Comparison::kGt, y);
+         return b.Cond(is_greater, {x},
+                       {[&](const Vars& c) { return Vars{c[0] - y}; },
+                        [&](const Vars& c) { return Vars{c[0] + y}; }})[0];
+       },
+       4.0,
+       0.01,
+       {{0, 0}, {1, 1}}},
+      {"beside a halt",
+       [](Builder& b, Var x, Var y) {
+         b.Halt("far", b.Event("far", x, Comparison::kGt, b.Literal(100.0)));
+         return x + y;
+       },
+       4.0,
+       0.01,
+       {{1, 1}}},
+      {"beside a halt that has come",
+       [](Builder& b, Var x, Var y) {
+         b.Halt("far", b.Event("far", x, Comparison::kGt, b.Literal(1.0)));
+         return x + y;
+       },
+       4.0,
+       0.01,
+       {{1, 1}}},
       {"a while converges",
        [](Builder& b, Var x, Var y) {
          return b
@@ -277,6 +303,27 @@ TEST(Absorption, SitesHaveTheStateAndTheLabelAndEndInOthers) {
   EXPECT_EQ(additions.sites[1].state, "v");
   EXPECT_EQ(additions.sites[1].label, "");
   EXPECT_EQ(additions.sites.back().state, kOtherAdditions);
+}
+
+// Each sum has the casts of all sums in front of it: without a bound a program of n operations has n^2.
+TEST(Absorption, IsCountedBehindFewCasts) {
+  Builder b("casts");
+  const Var x = b.State("x", {});
+  const Var is_above = b.Event("above", x, Comparison::kGt, b.Literal(0.0));
+  Var next = x;
+  for (int k = 0; k < 1000; ++k) {
+    // A cast into bf16, and one of the policy out of it.
+    const Var narrow = b.Cast(next, Format::kBf16, Overflow::kIeee);
+    next = Select(is_above, narrow, x + b.Literal(k + 1.0));
+  }
+  b.SetNext({next});
+  const auto program = Lower(*b.Finish(), tests::PolicyOf({.preset = "f32"}), "", std::nullopt);
+  ASSERT_TRUE(program.ok()) << program.status();
+  const Additions additions = AdditionsOf(*program);
+  EXPECT_EQ(additions.by_sum.size(), kMostAdditionCasts / 2 + 1);
+  for (const auto& [sum, addition] : additions.by_sum) {
+    EXPECT_LE(addition.casts.size(), kMostAdditionCasts);
+  }
 }
 
 }  // namespace

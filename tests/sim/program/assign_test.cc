@@ -240,5 +240,31 @@ TEST(AssignPrecision, ACastIntoARoleWithAScaleIsUnderIt) {
             "  yield %3\n");
 }
 
+TEST(AssignPrecision, WhatARoleWithAScaleComputesInTheTestOfALoopIsReadAsItIs) {
+  Builder b("loop");
+  const Var x = b.State("x", {2});
+  RoleScope role(b, Role::kNetwork);
+  const Var y = b.Apply(OpCode::kTanh, {x});
+  const auto of_instance = b.While(
+      {.site = "all", .max_iter = 3}, {y}, {},
+      [&](const Vars& c, const Vars&) {
+        RoleScope inside(b, Role::kNetwork);
+        const Var z = b.Apply(OpCode::kSin, {c[0]});
+        return LoopTest{b.Reduce(OpCode::kReduceMax, z), b.Literal(1.0), std::nullopt, {z}};
+      },
+      [&](const Vars& c, const Vars& exports, const Vars&) { return Vars{c[0] * exports[0]}; });
+  const auto of_elements = b.While(
+      {.site = "each", .max_iter = 3, .elements = 2}, {y}, {of_instance.exports[0]},
+      [&](const Vars& c, const Vars&) {
+        return LoopTest{c[0], b.Literal(1.0), std::nullopt, {}};
+      },
+      [&](const Vars& c, const Vars&, const Vars& mapped) { return Vars{c[0] * mapped[0]}; });
+  b.SetNext({of_elements.carried[0] + of_instance.exports[0]});
+  const std::string text = Assigned(b.program(), Fp8());
+  const size_t first = text.find("fake_quantize %0");
+  EXPECT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find("fake_quantize", first + 1), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace simgrad::sim

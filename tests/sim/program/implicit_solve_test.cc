@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -162,6 +163,80 @@ TEST(ImplicitSolve, AToleranceThatIsLeftOpenIsReachedInEveryFormat) {
   }
 }
 
+// w for g, where J' v = by v.
+std::vector<double> SolvedDiagonal(const LoopChoice& choice, const std::vector<double>& by,
+                                   const std::vector<double>& g,
+                                   const precision::PolicySpec& policy) {
+  const int64_t count = static_cast<int64_t>(g.size());
+  Builder b("diagonal");
+  const Var state = b.State("g", {count});
+  PassBudget budget;
+  AdjointWriter writer(b.program(), std::vector<bool>(1, true), budget);
+  Region& step = b.program().step;
+  writer.Open(step);
+  const Type row{ElementType::kReal, {count}};
+  Op factors{.code = kLiteral};
+  factors.attributes.literal = by;
+  const ValueId diagonal = writer.Emit(std::move(factors), row);
+  step.yields =
+      SolveImplicit(writer, choice, "fixed", {state.id}, [&](const std::vector<ValueId>& v) {
+        return std::vector<ValueId>{writer.Emit(kMul, {diagonal, v[0]}, row)};
+      });
+  writer.Close(step);
+  const auto lowered = tests::LowerForGradient(b.program(), tests::PolicyOf(policy), "");
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  Work work = tests::WorkOf(*lowered, 1, 1);
+  work.batch.inputs[0] = tests::Shared(g, {count});
+  tests::Outcome outcome;
+  auto result = tests::Execute(std::move(work), outcome.seen);
+  EXPECT_TRUE(result.ok()) << result.status();
+  outcome.result = *std::move(result);
+  return tests::FinalState(outcome, 0);
+}
+
+// Rounding leaves more than such a tolerance asks for. Once r is small enough, all further directions are
+// rounding, with steps that could spoil what was found.
+TEST(ImplicitSolve, GmresThatCannotMeetItsToleranceGivesTheSolution) {
+  for (const double tol : {1e-9, 1e-30}) {
+    for (int k = 0; k < 400; ++k) {
+      const double by = 0.5 - 0.001 * k;
+      const double g = 1.0 / (1 + k);
+      LoopChoice choice = By(Solver::kGmres);
+      choice.max_iter = 100;
+      choice.tol = tol;
+      const std::vector<double> w =
+          SolvedDiagonal(choice, {by, by, by}, {g, g, g}, {.preset = "f32"});
+      for (const double number : w) EXPECT_NEAR((1 - by) * number / g, 1.0, 1e-6) << by;
+    }
+  }
+}
+
+// In f16 the norm of g would be 0, or infinite.
+TEST(ImplicitSolve, GmresEndsInTheFormatOfTheAdjoint) {
+  precision::PolicySpec policy{.preset = "f64"};
+  policy.roles.push_back({"termination", {.format = Format::kF16}});
+  for (const double g : {1e-9, 1.0, 1e6}) {
+    const std::vector<double> w = SolvedDiagonal(By(Solver::kGmres), {0.5, -0.25}, {g, g}, policy);
+    EXPECT_NEAR(0.5 * w[0] / g, 1.0, 1e-12) << g;
+    EXPECT_NEAR(1.25 * w[1] / g, 1.0, 1e-12) << g;
+  }
+}
+
+// w of none of them would be 0, and so would be a gradient that is not finite.
+TEST(ImplicitSolve, GmresHandsOnWhatIsNotFinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(
+      std::isnan(SolvedDiagonal(By(Solver::kGmres), {0.5, nan}, {1.0, 1.0}, {.preset = "f64"})[1]));
+  EXPECT_TRUE(
+      std::isnan(SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {nan, 1.0}, {.preset = "f64"})[0]));
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(std::isfinite(
+      SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {infinity, 1.0}, {.preset = "f64"})[0]));
+  // In f16 the norm of g overflows.
+  EXPECT_FALSE(std::isfinite(
+      SolvedDiagonal(By(Solver::kGmres), {0.5, 0.5}, {6e4, 6e4}, {.preset = "f16_unsafe"})[0]));
+}
+
 // The loops that a choice writes for `numbers` numbers: their codes and sites.
 std::string LoopsFor(const LoopChoice& choice, int64_t numbers) {
   Builder b("many");
@@ -196,6 +271,7 @@ TEST(ImplicitSolve, AChosenSolverIsTakenUpToItsLimit) {
   LoopChoice gmres = By(Solver::kGmres);
   EXPECT_EQ(LoopsFor(gmres, 1), "while fixed.adjoint");
   EXPECT_EQ(LoopsFor(gmres, kMostBasis), "while fixed.adjoint");  // one row
+  EXPECT_EQ(LoopsFor(gmres, kMostBasis + 1), "limit");            // not even one
   gmres.restart = 3;
   EXPECT_EQ(LoopsFor(gmres, kMostBasis / 3), "while fixed.adjoint");
   EXPECT_EQ(LoopsFor(gmres, kMostBasis / 3 + 1), "limit");
