@@ -179,9 +179,10 @@ std::vector<double> SolvedDiagonal(const LoopChoice& choice, const std::vector<d
   factors.attributes.literal = by;
   const ValueId diagonal = writer.Emit(std::move(factors), row);
   step.yields =
-      SolveImplicit(writer, choice, "fixed", {state.id}, [&](const std::vector<ValueId>& v) {
-        return std::vector<ValueId>{writer.Emit(kMul, {diagonal, v[0]}, row)};
-      });
+      SolveImplicit(writer, choice, "fixed", {state.id}, tests::PolicyOf(policy),
+                    [&](const std::vector<ValueId>& v) {
+                      return std::vector<ValueId>{writer.Emit(kMul, {diagonal, v[0]}, row)};
+                    });
   writer.Close(step);
   const auto lowered = tests::LowerForGradient(b.program(), tests::PolicyOf(policy), "");
   EXPECT_TRUE(lowered.ok()) << lowered.status();
