@@ -142,7 +142,14 @@ TEST(Upload, ARequestThatNamesContentHasTheBitsOfOneThatSendsIt) {
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_EQ(answer.header().program().fingerprint(), expected.header().program().fingerprint());
   EXPECT_EQ(BitsOf(answer.result()), BitsOf(expected.result()));
-  EXPECT_EQ(answer.blocks().size(), expected.blocks().size());
+  // Into how many blocks the steps are cut is a matter of time.
+  const auto steps = [](const auto& blocks) {
+    int64_t sum = 0;
+    for (const v1::DiagnosticsBlock& block : blocks) sum += block.steps();
+    return sum;
+  };
+  EXPECT_EQ(steps(answer.blocks()), 30);
+  EXPECT_EQ(steps(expected.blocks()), 30);
 
   v1::RolloutRequest rollout;
   *rollout.mutable_spec() = whole.spec();

@@ -109,6 +109,9 @@ bool KeepsNothing(Plan& plan) {
 bool LastStepAsAnyOther(Plan& plan) {
   if (plan.reverse_last.statements.empty() || plan.reverse.statements.empty()) return false;
   plan.reverse_last = plan.reverse;
+  // It runs once: there is no step before it whose numbers its loops could use.
+  for (Statement& s : plan.reverse_last.statements) s.invariant = false;
+  plan.reverse_last.kept = 0;
   return true;
 }
 
