@@ -48,7 +48,7 @@ struct Batch {
 enum class Recording : uint8_t {
   kNone,  // results only: no diagnostics at all, paths and ok stay empty
   // Results, counts and histograms, as in a summary. The values of smallest margins, event NaN
-  // margins, tested values and sampled states are unspecified.
+  // margins, tested values, sampled states and sampled margins are unspecified.
   kCounts,
   kSummary,
   kInstances,  // also per-instance arrays

@@ -108,6 +108,7 @@ StepDiagnostics CountsOf(StepDiagnostics diagnostics) {
     }
   }
   diagnostics.states.clear();
+  diagnostics.event_margins.clear();
   diagnostics.sampled_steps.clear();
   diagnostics.stride = 0;
   return diagnostics;
