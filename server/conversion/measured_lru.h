@@ -3,7 +3,9 @@
 // Units: bytes, as the caller measured them. Threads: one at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <list>
 #include <memory>
 #include <string>
@@ -46,6 +48,19 @@ class MeasuredLru {
     bytes_ -= bytes;
     index_.erase(entries_.back().key);
     entries_.pop_back();
+    return bytes;
+  }
+
+  // Drops the oldest entry whose value nothing else holds: others would give no memory back. Returns
+  // the bytes it held; 0 where there is none.
+  int64_t DropOldestIdle() {
+    const auto idle = std::find_if(entries_.rbegin(), entries_.rend(),
+                                   [](const Entry& e) { return e.value.use_count() == 1; });
+    if (idle == entries_.rend()) return 0;
+    const int64_t bytes = idle->bytes;
+    bytes_ -= bytes;
+    index_.erase(idle->key);
+    entries_.erase(std::next(idle).base());
     return bytes;
   }
 

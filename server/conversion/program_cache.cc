@@ -109,7 +109,7 @@ int64_t ProgramCache::Relieve(int64_t bytes) {
   std::lock_guard lock(mutex_);
   int64_t freed = 0;
   while (freed < bytes) {
-    const int64_t more = programs_.DropOldest() + worlds_.DropOldest();
+    const int64_t more = programs_.DropOldestIdle() + worlds_.DropOldestIdle();
     if (more == 0) break;
     freed += more;
   }

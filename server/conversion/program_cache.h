@@ -69,7 +69,7 @@ class ProgramCache {
       const std::string& field, const CompileControl& control = {},
       sim::PathUse path = sim::PathUse::kNone);
 
-  // Forgets the oldest entries until they held so many bytes together, or none is left.
+  // Forgets the oldest entries that no call uses, until they held so many bytes or none is left.
   int64_t Relieve(int64_t bytes);
 
   struct Use {

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -65,8 +67,9 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
     entry.lease = options_.lease(entry.bytes);
     if (entry.lease != nullptr) break;
     const std::lock_guard lock(mutex_);
-    if (entries_.empty()) return std::nullopt;
-    DropLocked(std::prev(entries_.end()), KeptLost::kLimit, dropped);
+    const auto idle = OldestIdleLocked();
+    if (idle == entries_.end()) return std::nullopt;
+    DropLocked(idle, KeptLost::kLimit, dropped);
   }
   const std::lock_guard lock(mutex_);
   make_room();  // once more: others may have kept runs since
@@ -101,9 +104,11 @@ int64_t KeptRuns::Relieve(int64_t bytes) {
   Entries dropped;
   int64_t freed = 0;
   const std::lock_guard lock(mutex_);
-  while (freed < bytes && !entries_.empty()) {
-    freed += entries_.back().bytes;
-    DropLocked(std::prev(entries_.end()), KeptLost::kReleased, dropped);
+  while (freed < bytes) {
+    const auto idle = OldestIdleLocked();
+    if (idle == entries_.end()) break;
+    freed += idle->bytes;
+    DropLocked(idle, KeptLost::kReleased, dropped);
   }
   return freed;
 }
@@ -127,6 +132,12 @@ void KeptRuns::DropLocked(Entries::iterator entry, KeptLost why, Entries& droppe
   bytes_ -= entry->bytes;
   dropped.splice(dropped.begin(), entries_, entry);
   options_.on_lost(why);
+}
+
+KeptRuns::Entries::iterator KeptRuns::OldestIdleLocked() {
+  const auto idle = std::find_if(entries_.rbegin(), entries_.rend(),
+                                 [](const Entry& e) { return e.lease.use_count() == 1; });
+  return idle == entries_.rend() ? entries_.end() : std::prev(idle.base());
 }
 
 int64_t KeptRuns::FreeableLocked() const {

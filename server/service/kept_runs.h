@@ -61,8 +61,8 @@ class KeptRuns {
   // The handle; nothing where there is no memory even without the others, which then stay.
   std::optional<std::string> Keep(Kept kept, const std::string& caller);
   absl::StatusOr<Kept> Find(const std::string& handle, const std::string& caller);
-  // Gives up about so many bytes, or all it has; returns how many. What a running reversal still
-  // reads goes when that ends.
+  // Gives up about so many bytes, or all that no running reversal reads; returns how many. What is
+  // read stays.
   int64_t Relieve(int64_t bytes);
   void DropExpired();
   Use use() const;
@@ -81,6 +81,8 @@ class KeptRuns {
   // Entries that go are freed without the lock.
   void DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped);
   void DropExpiredLocked(Entries& dropped);
+  // The oldest entry that no reversal reads; end: there is none. Others would give no memory back.
+  Entries::iterator OldestIdleLocked();
   // The bytes of entries that no reversal reads.
   int64_t FreeableLocked() const;
 

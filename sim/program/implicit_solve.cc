@@ -374,9 +374,7 @@ class Solver {
     zeros_ = Number(0.0, rows);
     joined_g_ = g;
     const ValueId none = Number(0.0, kCount);
-    const ValueId one = Number(1.0, kScalar);
-    const ValueId next = Do(kNextAfter, {one, Number(2.0, kScalar)}, kScalar);
-    rounding_ = Do(kMul, {Number(kRoundingUlps, kScalar), Minus(next, one)}, kScalar);
+    rounding_ = Number(kRoundingUlps * Unit(), kScalar);
     const ValueId nothing = Number(0.0, row);
     const Values start = {nothing, g,       g,    zeros_,
                           zeros_,  none,    none, Number(0.0, kTruth),

@@ -173,6 +173,7 @@ def block(first, end):
     )
     event = diagnostics_pb2.EventColumns(
         site="contact",
+        kind="event",
         **{name: t for name in ("checks", "count", "changes", "margin_instance")},
         margin=1.0 * t,
         margin_ulps=1.0 * t,

@@ -77,6 +77,7 @@ def test_margins_of_events_add_up_at_sampled_steps_however_the_steps_are_cut():
         sampled = [t for t in range(first, first + steps) if t % 2]
         event = diagnostics_pb2.EventColumns(
             site="e",
+            kind="event",
             margin=[0.0] * steps,
             margin_ulps=[0.0] * steps,
             histogram=np.array([[counts + t] * 64 for t in sampled], "<u4").tobytes(),

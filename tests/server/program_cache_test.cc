@@ -70,6 +70,25 @@ TEST_F(ProgramCacheTest, ALargeProgramIsKeptOnceAndItsTextIsNotKeptTwice) {
   EXPECT_EQ(hits_, 2);
 }
 
+// A program that a call uses gives no memory back, and would have to be made again.
+TEST_F(ProgramCacheTest, ReliefDropsOnlyWhatNoCallUses) {
+  ProgramCache cache({}, count_);
+  auto used = Gradient(Large(200), cache);
+  Gradient(Large(200), cache, "f64");
+  ASSERT_EQ(cache.programs().entries, 2);
+  EXPECT_GT(cache.Relieve(1), 0);
+  EXPECT_EQ(cache.programs().entries, 1);
+  EXPECT_EQ(Gradient(Large(200), cache), used);
+  while (cache.Relieve(1) > 0) {
+  }
+  EXPECT_EQ(cache.programs().entries, 1);
+  EXPECT_EQ(cache.worlds().entries, 1);  // the program's
+  used.reset();
+  EXPECT_GT(cache.Relieve(1), 0);
+  EXPECT_EQ(cache.programs().entries, 0);
+  EXPECT_EQ(cache.worlds().entries, 0);
+}
+
 // Less than seven of them hold: the oldest go, and none that is in use is harmed.
 TEST_F(ProgramCacheTest, NeverHoldsMoreThanItsBytes) {
   ProgramCacheOptions options;

@@ -38,7 +38,9 @@ def cut(trace: Trace, start: int, stop: int) -> Trace:
         first_step=first,
         steps=stop - start,
         sites={name: _cut_site(site, start, stop) for name, site in trace.sites.items()},
-        events={name: _cut_site(event, start, stop) for name, event in trace.events.items()},
+        events={
+            name: _cut_event(event, first, start, stop) for name, event in trace.events.items()
+        },
         states_range={
             name: _cut_range(state, first, first + stop - start)
             for name, state in trace.states_range.items()
@@ -62,6 +64,16 @@ def _cut_site(site: SiteTrace, start: int, stop: int) -> SiteTrace:
             values[begin:end] for values, begin, end in zip(site.flat_values, begins, ends[stop - 1])
         ]
     return replace(site, **columns)
+
+
+def _cut_event(event: EventTrace, first: int, start: int, stop: int) -> EventTrace:
+    """A histogram has sampled steps as its first axis. `first`: the step at `start`."""
+    histogram, steps = event.histogram, event.histogram_steps
+    if histogram is not None and steps is not None:
+        kept = (steps >= first) & (steps < first + stop - start)
+        histogram, steps = histogram[kept], steps[kept]
+    rest = replace(event, histogram=None, histogram_steps=None)
+    return replace(_cut_site(rest, start, stop), histogram=histogram, histogram_steps=steps)
 
 
 def _cut_range(state: StateRange, first: int, end: int) -> StateRange:

@@ -357,9 +357,12 @@ def forward_trace(
 
 def _event_histogram(
     columns: Sequence[diagnostics_pb2.EventColumns], sampled: np.ndarray
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
+    # Programs that state a level name the kind of each event. Few blocks have a sampled step.
+    if not columns[0].kind:
+        return {}
     found = _bytes_column(columns, "histogram", "<u4", MARGIN_BUCKETS)
-    return {"histogram": found, "histogram_steps": sampled} if len(found) else {}
+    return {"histogram": found, "histogram_steps": sampled}
 
 
 def _deciding(columns: diagnostics_pb2.TerminationColumns) -> np.ndarray:
