@@ -1,8 +1,8 @@
 // Finds the loops of a step that do the same in every step.
 //
 // Maths: such a loop reads literals, tables, inputs that have no steps, and what other such loops
-//   store; what it stores no other statement stores. Weights that are cast or transposed are the
-//   usual case. An executor may keep what the loops stored from one step of a call to the next, all
+//   store; no statement that varies stores what it stores. Weights that are cast or transposed are
+//   the usual case. An executor may keep what the loops stored from one step of a call to the next, all
 //   of them or none. It must run them again in each step where they counted a range.
 // Cost: linear in the statements. Threads: pure.
 #pragma once
