@@ -128,6 +128,7 @@ class Reader {
       read.value = *value;
       if (input.has_default_value()) read.default_value = input.default_value();
       read.description = input.description();
+      read.weights = input.weights();
     }
     return absl::OkStatus();
   }

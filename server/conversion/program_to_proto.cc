@@ -50,6 +50,7 @@ v1::Program ProgramToProto(const sim::Program& program) {
     message->set_value(static_cast<int32_t>(input.value));
     if (input.default_value) message->set_default_value(*input.default_value);
     message->set_description(input.description);
+    message->set_weights(input.weights);
   }
   if (program.HasInitial()) WriteRegion(program.initial, *out.mutable_initial());
   WriteRegion(program.step, *out.mutable_step());

@@ -36,7 +36,7 @@ validation::ProgramSchema SchemaOf(const sim::Program& program) {
   for (const sim::Input& input : program.inputs) {
     const sim::Type& type = program[input.value].type;
     schema.inputs.Add({ToProto(input.kind), input.name, ToProto(type.element), type.shape,
-                       sim::IsDifferentiable(program, input)});
+                       sim::IsDifferentiable(program, input), input.weights});
   }
   for (const sim::Export& exported : program.exports) {
     if (!exported.observable) continue;
@@ -63,6 +63,7 @@ std::vector<v1::InputSchema> InputSchemasOf(const sim::Program& program) {
     if (input.default_value) schema.set_default_value(*input.default_value);
     schema.set_differentiable(sim::IsDifferentiable(program, input));
     schema.set_description(input.description);
+    schema.set_weights(input.weights);
   }
   return schemas;
 }

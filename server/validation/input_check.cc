@@ -163,6 +163,13 @@ class InputChecker {
                        right.empty() ? "" : ", ", right, "] per instance",
                        StepsText(sent.per_step()), ", not ", ShapeText(shape)));
     }
+    if (per_instance && declared.weights) {
+      return InvalidField(field,
+                          absl::StrCat("'", declared.name,
+                                       "' is declared weights, which all instances share; send "
+                                       "it without instances, as [",
+                                       absl::StrJoin(tail, ", "), "]"));
+    }
     if (per_instance) Agree(shape[0], field);
     return conflict_;
   }

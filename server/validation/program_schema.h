@@ -20,6 +20,7 @@ struct FieldSchema {
   v1::ElementType element = v1::ELEMENT_TYPE_REAL;
   std::vector<int64_t> shape;  // of one instance at one step
   bool differentiable = false;
+  bool weights = false;  // all instances share it
 };
 
 // Fields in the program's order, found by kind and name in constant time.

@@ -30,6 +30,10 @@ absl::Status CheckBinding(const Batch& batch, size_t i) {
     return absl::InvalidArgumentError(
         absl::StrCat(name(), " is per step; only controls and data may be"));
   }
+  if (binding.per_instance && input.weights) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name(), " is declared weights, which all instances share; send it without instances"));
+  }
   const int64_t expected =
       count * (binding.per_instance ? batch.instances : 1) * (binding.per_step ? batch.steps : 1);
   if (binding.tensor.count() != expected) {

@@ -45,6 +45,12 @@ Var Builder::Param(std::string name, Shape shape, std::optional<double> default_
                   default_value, std::move(description));
 }
 
+Var Builder::Weights(std::string name, Shape shape, std::string description) {
+  const Var made = Param(std::move(name), std::move(shape), std::nullopt, std::move(description));
+  program_.inputs.back().weights = true;
+  return made;
+}
+
 Var Builder::Control(std::string name, Shape shape, std::optional<double> default_value,
                      std::string description) {
   return AddInput(InputKind::kControl, std::move(name), {ElementType::kReal, std::move(shape)},

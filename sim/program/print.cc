@@ -71,8 +71,8 @@ class Printer {
   void Inputs(size_t count) {
     for (size_t i = 0; i < count; ++i) {
       const Input& input = program_.inputs[i];
-      std::string line =
-          std::string(InputKindName(input.kind)) + " " + Defined(input.value) + " " + input.name;
+      const std::string_view kind = input.weights ? "weights" : InputKindName(input.kind);
+      std::string line = std::string(kind) + " " + Defined(input.value) + " " + input.name;
       if (input.default_value) line += " = " + Number(*input.default_value);
       Line(0, line);
     }

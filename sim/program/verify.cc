@@ -138,6 +138,9 @@ absl::Status Verifier::CheckInputType(const Input& input, const std::string& fie
     if (!input.default_value)
       return FieldError(field + ".default_value", "config needs its number");
   }
+  if (input.weights && (input.kind != InputKind::kParam || type.element != ElementType::kReal)) {
+    return FieldError(field + ".weights", "only a real param is declared weights");
+  }
   if (input.kind == InputKind::kStep && type != Type{ElementType::kI32, {}}) {
     return FieldError(field, "the step is an i32 scalar");
   }

@@ -30,18 +30,20 @@ class Export(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ..., observable: bool = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ["default_value", "description", "kind", "name", "value"]
+    __slots__ = ["default_value", "description", "kind", "name", "value", "weights"]
     DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     default_value: float
     description: str
     kind: InputKind
     name: str
     value: int
-    def __init__(self, kind: _Optional[_Union[InputKind, str]] = ..., name: _Optional[str] = ..., value: _Optional[int] = ..., default_value: _Optional[float] = ..., description: _Optional[str] = ...) -> None: ...
+    weights: bool
+    def __init__(self, kind: _Optional[_Union[InputKind, str]] = ..., name: _Optional[str] = ..., value: _Optional[int] = ..., default_value: _Optional[float] = ..., description: _Optional[str] = ..., weights: bool = ...) -> None: ...
 
 class Objective(_message.Message):
     __slots__ = ["name", "stage", "terminal"]

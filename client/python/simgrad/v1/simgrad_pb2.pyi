@@ -304,7 +304,7 @@ class InputName(_message.Message):
     def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class InputSchema(_message.Message):
-    __slots__ = ["default_value", "description", "differentiable", "element", "kind", "name", "shape"]
+    __slots__ = ["default_value", "description", "differentiable", "element", "kind", "name", "shape", "weights"]
     DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     DIFFERENTIABLE_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +312,7 @@ class InputSchema(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     default_value: float
     description: str
     differentiable: bool
@@ -319,7 +320,8 @@ class InputSchema(_message.Message):
     kind: _program_pb2.InputKind
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ..., element: _Optional[_Union[_program_pb2.ElementType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., default_value: _Optional[float] = ..., differentiable: bool = ..., description: _Optional[str] = ...) -> None: ...
+    weights: bool
+    def __init__(self, kind: _Optional[_Union[_program_pb2.InputKind, str]] = ..., name: _Optional[str] = ..., element: _Optional[_Union[_program_pb2.ElementType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., default_value: _Optional[float] = ..., differentiable: bool = ..., description: _Optional[str] = ..., weights: bool = ...) -> None: ...
 
 class InstanceHealth(_message.Message):
     __slots__ = ["halted_by", "halted_error", "halted_index", "halted_step", "halts", "index", "ok", "phase", "step", "stopped"]
