@@ -50,6 +50,13 @@ absl::Status CheckWork(const Work& work) {
   return absl::OkStatus();
 }
 
+// The number of an input among those that are summed over blocks.
+size_t WhichOf(const BlockSums& sums, int32_t input) {
+  size_t which = 0;
+  while (sums.wanted()[which].input != input) ++which;
+  return which;
+}
+
 // Work that was stopped inside a call of the run ends for the reason that the observer gives.
 absl::Status WithReason(const absl::Status& status, WorkPhase phase, Observer& observer) {
   if (!absl::IsCancelled(status)) return status;
@@ -88,6 +95,7 @@ class Execution {
   absl::Status Start();
   absl::Status Forward();
   absl::Status Reverse();
+  absl::Status ReverseOver(const InstanceWeights& over, bool again);
   void Keep();
   absl::Status Resume(const KeptRun& kept);
   bool saves() const { return work_.gradient || work_.keep; }
@@ -239,10 +247,30 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
 absl::Status Execution::Reverse() {
   if (absl::Status fits = checkpoints_.CheckReversal(batch_.steps); !fits.ok()) return fits;
   result_.loss_scale = numerical_.policy.loss_scale;
+  const bool sums = !BlockSums::WantedOf(numerical_).empty();
+  const bool only_finite = work_.gradient->reduction == InstanceReduction::kFiniteOnly;
+  const std::shared_ptr<const void> end = sums && only_finite ? run_.SaveState() : nullptr;
+  InstanceWeights over = Weights(true);
+  if (absl::Status status = ReverseOver(over, false); !status.ok()) return status;
+  if (end == nullptr) return absl::OkStatus();
+  // The reversal tells which instances are not finite, and what these gave to weights is in sums
+  // already: where there are any, it runs again over the others.
+  TakeAdjointHealth();
+  const size_t before = over.rows.size();
+  over = Weights(true);
+  if (over.rows.size() == before) return absl::OkStatus();
+  run_.RestoreState(end);
+  return ReverseOver(over, true);
+}
+
+// `again`: the records of the reversal are known, and it gives gradients alone.
+absl::Status Execution::ReverseOver(const InstanceWeights& over, bool again) {
   if (absl::Status status = Continue(WorkPhase::kAdjoint); !status.ok()) return status;
   const Clock::time_point begin = Clock::now();
-  if (absl::Status status = run_.StartAdjoint(result_.loss_scale); !status.ok()) return status;
-  result_.seconds.compile_adjoint = SecondsSince(begin);
+  if (absl::Status status = run_.StartAdjoint(result_.loss_scale, over); !status.ok()) {
+    return status;
+  }
+  if (!again) result_.seconds.compile_adjoint = SecondsSince(begin);
   result_.backward.resize(static_cast<size_t>(batch_.steps));
   for (int64_t end = batch_.steps; end > 0;) {
     const absl::StatusOr<int64_t> first = checkpoints_.RangeBefore(end, chunk_.steps());
@@ -263,8 +291,10 @@ absl::Status Execution::Reverse() {
     for (int64_t k = 0; k < count; ++k) {
       result_.backward[static_cast<size_t>(*first + k)] = chunk->steps[static_cast<size_t>(k)];
     }
-    result_.adjoint_ranges.Merge(chunk->ranges);
-    observer_.OnAdjoint(*first, *chunk);
+    if (!again) {
+      result_.adjoint_ranges.Merge(chunk->ranges);
+      observer_.OnAdjoint(*first, *chunk);
+    }
     end = *first;
   }
   return run_.FinishAdjoint();
@@ -300,10 +330,22 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
   const Binding& binding = batch_.inputs[static_cast<size_t>(input)];
   const precision::RoleSetting& setting = numerical_.policy[Role::kGradient];
   const std::vector<double>& raw = run_.Gradient(input);
-  ReducedGradient reduced =
-      binding.per_instance ? PerInstanceGradient(raw, weights, setting, result_.loss_scale, meter_)
-                           : SharedGradient(raw, weights, setting, result_.loss_scale,
-                                            work_.gradient->return_tree, meter_);
+  const bool keep_tree = work_.gradient->return_tree;
+  const bool sums = numerical_.program.inputs[static_cast<size_t>(input)].weights;
+  ReducedGradient reduced;
+  GradientMagnitudes magnitudes;
+  if (sums) {
+    const size_t which = WhichOf(*run_.Sums(), input);
+    reduced = GradientOfBlocks(run_.Sums()->Totals(which), weights, setting, result_.loss_scale,
+                               static_cast<size_t>(run_.Sums()->wanted()[which].elements),
+                               keep_tree, meter_);
+    magnitudes = run_.Sums()->Magnitudes(which);
+  } else {
+    reduced = binding.per_instance
+                  ? PerInstanceGradient(raw, weights, setting, result_.loss_scale, meter_)
+                  : SharedGradient(raw, weights, setting, result_.loss_scale, keep_tree, meter_);
+    magnitudes = MagnitudesOf(raw, weights, setting, result_.loss_scale, meter_);
+  }
   result_.skipped = result_.skipped || !reduced.finite;
   InputGradient gradient;
   gradient.input = input;
@@ -318,7 +360,7 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
     meter_.Add(kConversionWork);
     gradient.gradient.Set(static_cast<int64_t>(k), reduced.values[k]);
   }
-  gradient.magnitudes = MagnitudesOf(raw, weights, setting, result_.loss_scale, meter_);
+  gradient.magnitudes = magnitudes;
   for (size_t row : weights.rows) gradient.connected += run_.Connected(input)[row] != 0 ? 1 : 0;
   gradient.tree = std::move(reduced.tree);
   return gradient;

@@ -76,14 +76,6 @@ class Observer {
   virtual void OnAdjoint(int64_t /*first_step*/, const AdjointChunk&) {}
 };
 
-// The gradients of one input over the instances that count, before weights and loss scale.
-struct GradientMagnitudes {
-  int64_t zero = 0;  // instances whose gradient is 0 everywhere
-  // The extremes of the finite numbers that are not 0; +inf and 0 if there is none.
-  double smallest = std::numeric_limits<double>::infinity();
-  double largest = 0.0;
-};
-
 // The gradient of one input. A shared input has the weighted sum over instances, in the pairwise
 // tree aligned to their ids. A per-instance input has one row per instance, times its weight.
 struct InputGradient {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "sim/backend/block_sums.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/program/numerical_program.h"
 #include "sim/tensor.h"
@@ -136,7 +137,9 @@ class Run {
   // descending order. Adjoint(first, count) expects the states at step `first` (RestoreState). It
   // replays the range with a tape and reverses it. Diagnostics of the replay are not counted
   // again.
-  virtual absl::Status StartAdjoint(double seed_scale) = 0;
+  // `over`: the instances over which gradients of params declared `weights` are summed; used where
+  // they are wanted.
+  virtual absl::Status StartAdjoint(double seed_scale, const InstanceWeights& over) = 0;
   virtual absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) = 0;
   // Reverses `initial` and adds the cotangent of z[0] to the gradients.
   virtual absl::Status FinishAdjoint() = 0;
@@ -158,8 +161,10 @@ class Run {
   virtual std::vector<std::vector<int64_t>> FirstEventSteps() const = 0;
 
   // Per-instance gradients, unscaled as accumulated in role gradient: [instances][steps if the
-  // binding is per_step][shape], values exact in f64. Empty where not wanted.
+  // binding is per_step][shape], values exact in f64. Empty where not wanted, and for weights.
   virtual const std::vector<double>& Gradient(int32_t input) const = 0;
+  // The sums for params declared `weights`; null where none is wanted.
+  virtual const BlockSums* Sums() const = 0;
   // Per instance: whether the input received a cotangent.
   virtual const std::vector<uint8_t>& Connected(int32_t input) const = 0;
 };

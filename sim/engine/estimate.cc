@@ -103,14 +103,22 @@ double GradientAnswerBytes(const Work& work) {
 double GradientBytes(const Work& work) {
   const NumericalProgram& numerical = *work.batch.program;
   if (!work.gradient || !numerical.adjoint_spec) return 0;
-  double elements = 0;
+  const double instances = static_cast<double>(work.batch.instances);
+  const double range = static_cast<double>(RangeStepsOf(work).range);
+  double numbers = 0;
   for (size_t i = 0; i < numerical.program.inputs.size(); ++i) {
     if (i >= numerical.adjoint_spec->wanted.size() || !numerical.adjoint_spec->wanted[i]) continue;
+    const double elements = Elements(numerical.program, numerical.program.inputs[i].value);
+    if (numerical.program.inputs[i].weights) {
+      // Single entries of the instances of a block, and the totals of blocks.
+      constexpr double kBlock = 1 << BlockSums::kLevel;
+      numbers += elements * (range * std::min(instances, 2 * kBlock) + instances / kBlock + 1);
+      continue;
+    }
     const bool per_step = i < work.batch.inputs.size() && work.batch.inputs[i].per_step;
-    elements += Elements(numerical.program, numerical.program.inputs[i].value) *
-                (per_step ? static_cast<double>(work.batch.steps) : 1.0);
+    numbers += elements * instances * (per_step ? static_cast<double>(work.batch.steps) : 1.0);
   }
-  return 3 * 8 * elements * static_cast<double>(work.batch.instances);
+  return 3 * 8 * numbers;
 }
 
 // Final states, values, signatures, health, first events; the reverse pass by step, once in the

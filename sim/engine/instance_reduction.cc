@@ -1,7 +1,6 @@
 #include "sim/engine/instance_reduction.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "precision/arithmetic.h"
 #include "precision/loss_scale.h"
@@ -66,25 +65,6 @@ std::vector<double> SumOf(std::vector<precision::AlignedNode> nodes, size_t widt
 
 }  // namespace
 
-InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
-                          const std::vector<double>& weights, const std::vector<bool>& leave_out) {
-  InstanceWeights made;
-  const size_t n = instance_ids.size();
-  made.weights = weights.empty() ? std::vector<double>(n, 1.0) : weights;
-  for (size_t row = 0; row < n; ++row) {
-    if (leave_out.empty() || !leave_out[row]) made.rows.push_back(row);
-  }
-  std::sort(made.rows.begin(), made.rows.end(),
-            [&](size_t a, size_t b) { return instance_ids[a] < instance_ids[b]; });
-  for (size_t row : made.rows) made.ids.push_back(instance_ids[row]);
-  if (n > 0) {
-    const auto [first, last] = std::minmax_element(instance_ids.begin(), instance_ids.end());
-    made.first = *first;
-    made.last = *last;
-  }
-  return made;
-}
-
 ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
                                const precision::RoleSetting& setting, double loss_scale,
                                bool keep_tree, WorkMeter& meter) {
@@ -93,6 +73,29 @@ ReducedGradient SharedGradient(const std::vector<double>& gradient, const Instan
       NodesOf(gradient, n, weights, keep_tree ? weights.first : 0,
               keep_tree ? weights.last : kLastId, setting, meter);
   ReducedGradient reduced = Unscaled(SumOf(tree, n, setting), setting.format, loss_scale, meter);
+  if (keep_tree) reduced.tree = std::move(tree);
+  return reduced;
+}
+
+ReducedGradient GradientOfBlocks(std::vector<precision::AlignedNode> totals,
+                                 const InstanceWeights& weights,
+                                 const precision::RoleSetting& setting, double loss_scale,
+                                 size_t elements, bool keep_tree, WorkMeter& meter) {
+  // The tree over the numbers of blocks, whose nodes are those over ids that far above.
+  constexpr int kUp = BlockSums::kLevel;
+  std::vector<uint64_t> numbers;
+  for (const precision::AlignedNode& total : totals) numbers.push_back(total.block.index);
+  const uint64_t first = keep_tree ? weights.first >> kUp : 0;
+  const uint64_t last = (keep_tree ? weights.last : kLastId) >> kUp;
+  const auto leaf = [&](size_t place, std::span<double> to) {
+    meter.Add(kNumberWork * static_cast<int64_t>(elements));
+    std::copy(totals[place].values.begin(), totals[place].values.end(), to.begin());
+  };
+  std::vector<precision::AlignedNode> tree =
+      precision::AlignedCover(numbers, first, last, elements, setting.accumulator, leaf);
+  for (precision::AlignedNode& node : tree) node.block.level += kUp;
+  ReducedGradient reduced =
+      Unscaled(SumOf(tree, elements, setting), setting.format, loss_scale, meter);
   if (keep_tree) reduced.tree = std::move(tree);
   return reduced;
 }

@@ -13,20 +13,10 @@
 #include "precision/aligned_sum.h"
 #include "precision/policy.h"
 #include "sim/backend/executor.h"
+#include "sim/backend/instance_weights.h"
 #include "sim/engine.h"
 
 namespace simgrad::sim {
-
-// The instances that count, and their weights; rows in ascending order of their ids.
-struct InstanceWeights {
-  std::vector<size_t> rows;      // of those that count
-  std::vector<uint64_t> ids;     // theirs, ascending
-  uint64_t first = 0, last = 0;  // ids of all instances, those that do not count too
-  std::vector<double> weights;   // by row, of all instances
-};
-// `weights` empty: ones. `leave_out`: by row, instances that do not count (empty: all count).
-InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
-                          const std::vector<double>& weights, const std::vector<bool>& leave_out);
 
 struct ReducedGradient {
   std::vector<double> values;
@@ -40,6 +30,11 @@ struct ReducedGradient {
 ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
                                const precision::RoleSetting& setting, double loss_scale,
                                bool keep_tree, WorkMeter& meter);
+// Of an input declared weights: `totals` are those of its blocks (BlockSums::Totals). Shared.
+ReducedGradient GradientOfBlocks(std::vector<precision::AlignedNode> totals,
+                                 const InstanceWeights& weights,
+                                 const precision::RoleSetting& setting, double loss_scale,
+                                 size_t elements, bool keep_tree, WorkMeter& meter);
 // One row per instance; rows that do not count are +0.
 ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
                                     const InstanceWeights& weights,

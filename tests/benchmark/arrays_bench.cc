@@ -236,7 +236,7 @@ Times TimesOf(Executor& executor, const Batch& batch) {
     });
     times.forward = std::min(times.forward, forward);
     if (!batch.program->adjoint) continue;
-    const double start = Seconds([&] { Check(run->StartAdjoint(1.0)); });
+    const double start = Seconds([&] { Check(run->StartAdjoint(1.0, {})); });
     if (turn == 0) times.compile += start;
     const double backward = Seconds([&] {
       for (int64_t k = static_cast<int64_t>(saved.size()) - 1; k >= 0; --k) {

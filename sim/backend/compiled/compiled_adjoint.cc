@@ -43,11 +43,54 @@ void CompiledRun::MakeReversed(int64_t group) {
   const int64_t bytes = BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     if (!batch_.program->adjoint_spec->wanted[i]) continue;
+    to.connected[i].assign(static_cast<size_t>(lanes()), 0);
+    if (program.inputs[i].weights) continue;
     const int64_t count = ElementCount(program[program.inputs[i].value].type.shape);
     // A run of no steps adds to no step.
     const int64_t steps = FormsOf(batch_)[i].sums_per_step ? std::max<int64_t>(batch_.steps, 1) : 1;
     to.gradients[i].assign(static_cast<size_t>(steps * count * lanes() * bytes), std::byte{0});
-    to.connected[i].assign(static_cast<size_t>(lanes()), 0);
+  }
+}
+
+int64_t CompiledRun::GivenBytes() const {
+  if (!batch_.program->adjoint) return 0;
+  const int64_t bytes = BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
+  int64_t numbers = 0;
+  for (const BlockSums::Wanted& wanted : BlockSums::WantedOf(*batch_.program)) {
+    numbers += wanted.elements;
+  }
+  return numbers * lanes() * bytes;
+}
+
+void CompiledRun::StartGiven(Worker& worker, int64_t first, int64_t steps) const {
+  if (!sums_) return;
+  const int64_t bytes = BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
+  worker.given_first = first;
+  worker.given.resize(sums_->wanted().size());
+  for (size_t k = 0; k < worker.given.size(); ++k) {
+    const int64_t count = steps * sums_->wanted()[k].elements * lanes();
+    worker.meter.Add(count / 8);
+    worker.given[k].assign(static_cast<size_t>(count * bytes), std::byte{0});
+  }
+}
+
+void CompiledRun::TakeGiven(Worker& worker, int64_t group, int64_t entry) {
+  if (!sums_) return;
+  const auto take = [&]<class T>(T) {
+    for (size_t k = 0; k < worker.given.size(); ++k) {
+      const int64_t each = sums_->wanted()[k].elements * lanes();
+      const T* const numbers = reinterpret_cast<const T*>(worker.given[k].data());
+      const int64_t count =
+          each == 0 ? 0 : static_cast<int64_t>(worker.given[k].size() / sizeof(T)) / each;
+      for (int64_t step = 0; step < count; ++step) {
+        sums_->Give(group, k, entry + step, numbers + step * each, lanes(), 1, worker.meter);
+      }
+    }
+  };
+  if (CarrierOfRole(*batch_.program, Role::kGradient) == Carrier::kF64) {
+    take(double{});
+  } else {
+    take(float{});
   }
 }
 
@@ -108,8 +151,15 @@ void CompiledRun::CallAdjoint(GroupFunction code, const plan::Function& function
   std::vector<uint32_t*> connected;
   const Program& program = batch_.program->program;
   const std::vector<InputForm> forms = FormsOf(batch_);
+  size_t which = 0;  // of what BlockSums wants
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     std::byte* sum = reversed.gradients[i].data();
+    const bool begun = which < worker.given.size() && first >= worker.given_first;
+    if (sums_ && begun && sums_->wanted()[which].input == static_cast<int32_t>(i)) {
+      const int64_t step = sums_->wanted()[which].elements * lanes() *
+                           BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
+      sum = worker.given[which++].data() + (first - worker.given_first) * step;
+    }
     if (forms[i].sums_per_step && !reversed.gradients[i].empty()) {
       const int64_t steps = std::max<int64_t>(batch_.steps, 1);
       const int64_t each = static_cast<int64_t>(reversed.gradients[i].size()) / steps;
@@ -132,7 +182,7 @@ void CompiledRun::CallAdjoint(GroupFunction code, const plan::Function& function
   Invoke(code, function, worker, group, args);
 }
 
-absl::Status CompiledRun::StartAdjoint(double seed_scale) {
+absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights& over) {
   const NumericalProgram& program = *batch_.program;
   if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   seed_ = precision::RoundTo(program.policy[Role::kObjective].format, seed_scale);
@@ -140,6 +190,11 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
   reversed_.clear();
   reversed_.resize(groups_.size());
   started_ = {};
+  sums_.reset();
+  if (!BlockSums::WantedOf(program).empty()) {
+    sums_.emplace(program, over, lanes(), seed_scale);
+    sums_->Open(1);
+  }
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (!worker) continue;
     worker->ranges = {};
@@ -150,8 +205,11 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
     worker.replayed = groups_[static_cast<size_t>(group)].fields;
     worker.backward.resize(1);
     worker.frames.resize(1);
+    StartGiven(worker, batch_.steps, 1);
     CallAdjoint(adjoint_->reverse_terminal, plan_.reverse_terminal, worker, group,
                 worker.replayed.data(), batch_.steps, 1, 0);
+    TakeGiven(worker, group, 0);
+    if (sums_) sums_->Ended(group, worker.meter);
   });
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (worker) started_.Merge(CountsOf(worker->ranges));
@@ -164,9 +222,10 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale) {
 // there.
 std::vector<int64_t> CompiledRun::SegmentsOf(int64_t first, int64_t count) const {
   std::vector<int64_t> starts = {first};
+  const int64_t given = GivenBytes();
   int64_t bytes = 0;
   for (int64_t t = first; t < first + count; ++t) {
-    const int64_t own = tape_bytes_[static_cast<size_t>(t)];
+    const int64_t own = tape_bytes_[static_cast<size_t>(t)] + given;
     if (t > starts.back() && bytes + own > kSegmentBytes) {
       starts.push_back(t);
       bytes = 0;
@@ -195,8 +254,11 @@ void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int
   for (size_t k = starts.size(); k-- > 0;) {
     if (k + 1 < starts.size()) worker.replayed = worker.starts[k];
     replay(k);
+    StartGiven(worker, starts[k], end_of(k) - starts[k]);
     ReverseSegment(worker, group, starts[k], end_of(k) - starts[k], starts[k] - first);
+    TakeGiven(worker, group, starts[k] - first);
   }
+  if (sums_) sums_->Ended(group, worker.meter);
 }
 
 void CompiledRun::ReverseSegment(Worker& worker, int64_t group, int64_t first, int64_t count,
@@ -258,6 +320,7 @@ absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) 
     worker->tape = {};
     worker->tape.resize(tape);
   }
+  if (sums_) sums_->Open(count);
   const absl::Status ended = ForGroups(
       [&](Worker& worker, int64_t group) { ReverseRange(worker, group, first, count, starts); });
   if (!ended.ok()) return ended;
@@ -276,13 +339,17 @@ absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) 
 }
 
 absl::Status CompiledRun::FinishAdjoint() {
+  if (sums_) sums_->Open(1);
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     worker.replayed = groups_[static_cast<size_t>(group)].fields;
     worker.backward.resize(std::max<size_t>(worker.backward.size(), 1));
     worker.frames.resize(std::max<size_t>(worker.frames.size(), 1));
     SetSentStates(group, worker.replayed.data(), worker.meter);
+    StartGiven(worker, 0, 1);
     CallAdjoint(adjoint_->reverse_initial, plan_.reverse_initial, worker, group,
                 worker.replayed.data(), 0, 1, 0);
+    TakeGiven(worker, group, 0);
+    if (sums_) sums_->Ended(group, worker.meter);
   });
   if (!ended.ok()) return ended;
   PublishGradients();
@@ -297,15 +364,16 @@ void CompiledRun::PublishGradients() {
   const std::vector<InputForm> forms = FormsOf(batch_);
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const int64_t count = ElementCount(program[program.inputs[i].value].type.shape);
-    const int64_t steps = forms[i].sums_per_step ? batch_.steps : 1;
+    const bool sums = program.inputs[i].weights;
+    const int64_t steps = forms[i].sums_per_step && !sums ? batch_.steps : 1;
     gradients_[i].clear();
     connected_[i].assign(static_cast<size_t>(batch_.instances), 0);
     if (!batch_.program->adjoint_spec->wanted[i]) continue;
-    gradients_[i].reserve(static_cast<size_t>(batch_.instances * steps * count));
+    if (!sums) gradients_[i].reserve(static_cast<size_t>(batch_.instances * steps * count));
     for (int64_t row = 0; row < batch_.instances; ++row) {
       const Reversed& from = reversed_[static_cast<size_t>(row / lanes())];
       const int64_t lane = row % lanes();
-      for (int64_t k = 0; k < steps * count; ++k) {
+      for (int64_t k = 0; k < (sums ? 0 : steps * count); ++k) {
         gradients_[i].push_back(
             precision::Canonical(ReadReal(from.gradients[i].data(), carrier, k * lanes() + lane)));
       }
@@ -360,7 +428,13 @@ absl::StatusOr<bool> CompiledRun::TakeCounts(const CompiledCounts& counts) {
 int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {
   const std::vector<int64_t> starts = SegmentsOf(first, count);
   const int64_t states = static_cast<int64_t>(starts.size()) * TravellingBytes();
-  return (LargestSegment(first, count, starts) + states) * pool_.threads();
+  int64_t longest = 1;
+  for (size_t k = 0; k + 1 < starts.size(); ++k) {
+    longest = std::max(longest, starts[k + 1] - starts[k]);
+  }
+  longest = std::max(longest, first + count - starts.back());
+  const int64_t own = LargestSegment(first, count, starts) + states + longest * GivenBytes();
+  return own * pool_.threads() + count * waiting_bytes_;
 }
 
 }  // namespace simgrad::sim::compiled

@@ -22,8 +22,8 @@ int ThreadsOf(const RunOptions& options, int64_t groups) {
 
 }  // namespace
 
-CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given)
-    : inputs(batch, lanes), meter(given), stop(given) {}
+CompiledRun::Worker::Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& asked)
+    : inputs(batch, lanes), meter(asked), stop(asked) {}
 
 CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
     : batch_(std::move(batch)),
@@ -65,6 +65,10 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
       is_bad = !precision::IsFinite(binding.tensor.Get(k));
     }
     if (is_bad) bad_step_inputs_.push_back(i);
+  }
+  if (batch_.program->adjoint && !BlockSums::WantedOf(*batch_.program).empty()) {
+    const InstanceWeights all = WeightsOf(batch_.instance_ids, {}, {});
+    waiting_bytes_ = BlockSums(*batch_.program, all, lanes(), 1.0).BytesPerEntry(pool_.threads());
   }
   const double work = WorkAtCaps(program, program.step) * lanes();
   steps_at_once_ = std::max<int64_t>(

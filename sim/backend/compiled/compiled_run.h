@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sim/backend/compiled/exact_margins.h"
@@ -52,7 +53,7 @@ class CompiledRun : public Run {
   void RestoreState(const std::shared_ptr<const void>& saved) override;
   int64_t SavedBytes() const override;
   absl::Status Finish() override;
-  absl::Status StartAdjoint(double seed_scale) override;
+  absl::Status StartAdjoint(double seed_scale, const InstanceWeights& over) override;
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
@@ -70,6 +71,7 @@ class CompiledRun : public Run {
   const std::vector<double>& Gradient(int32_t input) const override {
     return gradients_[static_cast<size_t>(input)];
   }
+  const BlockSums* Sums() const override { return sums_ ? &*sums_ : nullptr; }
   const std::vector<uint8_t>& Connected(int32_t input) const override {
     return connected_[static_cast<size_t>(input)];
   }
@@ -107,6 +109,9 @@ class CompiledRun : public Run {
     std::vector<int64_t> frames;
     std::vector<BackwardColumn> backward;
     std::vector<std::vector<std::byte>> sent;  // per Plan::sent
+    // What the steps of a segment give to inputs that BlockSums wants: [step][element][lane] each.
+    std::vector<std::vector<std::byte>> given;
+    int64_t given_first = 0;  // the segment's first step
   };
   // The data that a group gathers in the adjoint; they do not travel with its states.
   struct Reversed {
@@ -148,6 +153,10 @@ class CompiledRun : public Run {
   void ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
                     const std::vector<int64_t>& starts);
   void PublishGradients();
+  // For weights: begins what `steps` steps from `first` on give; takes it as entries from `entry` on.
+  void StartGiven(Worker& worker, int64_t first, int64_t steps) const;
+  void TakeGiven(Worker& worker, int64_t group, int64_t entry);
+  int64_t GivenBytes() const;  // of one step
   // Steps of one chunk on a group, between its samples and recorded steps.
   void Steps(Worker& worker, int64_t group, int64_t first, int64_t count, ForwardChunk& chunk);
   void ClearColumns(Worker& worker, const ForwardChunk& chunk) const;
@@ -198,6 +207,8 @@ class CompiledRun : public Run {
   RangeCounts started_;              // of what enters at z[T]; told with the steps before it
   std::vector<Reversed> reversed_;   // by group
   std::vector<int64_t> tape_bytes_;  // by step: of the group that needs most
+  std::optional<BlockSums> sums_;
+  int64_t waiting_bytes_ = 0;                   // of sums for weights, per step
   std::vector<std::vector<double>> gradients_;  // by input
   std::vector<std::vector<uint8_t>> connected_;
 };

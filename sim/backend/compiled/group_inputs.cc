@@ -45,9 +45,10 @@ std::vector<InputForm> FormsOf(const Batch& batch) {
   std::vector<InputForm> forms;
   for (size_t i = 0; i < batch.program->program.inputs.size(); ++i) {
     const bool sent = IsSent(batch, i);
-    const bool is_state = batch.program->program.inputs[i].kind == InputKind::kState;
+    const Input& input = batch.program->program.inputs[i];
+    const bool by_step = input.weights || batch.inputs[i].per_step;
     forms.push_back({sent && batch.inputs[i].per_instance, sent && batch.inputs[i].per_step,
-                     !is_state && batch.inputs[i].per_step});
+                     input.kind != InputKind::kState && by_step});
   }
   return forms;
 }

@@ -60,6 +60,9 @@ struct Sizes {
   double instances = 1;
   double travelling = 0;  // bytes of the fields of a group that travel
   double others = 0;      // of its cotangents
+  double given = 0;       // what a step of a group gives to weights
+  double totals = 0;      // sums of blocks
+  double waiting = 0;     // sums of a step that wait for other groups
 };
 
 Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& plan,
@@ -77,16 +80,27 @@ Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& p
   sizes.travelling = static_cast<double>(travelling < plan.fields.size() ? layout.offset(travelling)
                                                                          : layout.bytes());
   sizes.others = static_cast<double>(layout.bytes()) - sizes.travelling;
+  for (const BlockSums::Wanted& wanted : BlockSums::WantedOf(*batch.program)) {
+    sizes.given += static_cast<double>(wanted.elements) * sizes.lanes *
+                   BytesPerLane(*batch.program, Role::kGradient);
+  }
+  if (sizes.given > 0) {
+    const BlockSums sums(*batch.program, WeightsOf(batch.instance_ids, {}, {}), lanes, 1.0);
+    sizes.waiting = static_cast<double>(sums.BytesPerEntry(static_cast<int>(sizes.threads)));
+    sizes.totals = static_cast<double>(sums.TotalBytes());
+  }
   return sizes;
 }
 
-// The bytes to reverse `range` steps that tape `one` bytes each: the tape of a segment, and the
-// states at the beginnings of all segments.
-double RangeTapes(const Sizes& sizes, double one, double range) {
+// The bytes to reverse `range` steps that tape `taped` bytes each: the tape of a segment with what
+// its steps give to weights, the states at the beginnings of all segments, and sums that wait.
+double RangeTapes(const Sizes& sizes, double taped, double range) {
   const double segment = static_cast<double>(kSegmentBytes);
+  const double one = taped + sizes.given;
   const double tape = std::min(one * range, std::max(segment, one));
   const double segments = std::min(range, one * range * 2 / segment + 1);
-  return sizes.threads * (tape + segments * (sizes.travelling + kPerVector));
+  return sizes.threads * (tape + segments * (sizes.travelling + kPerVector)) +
+         range * sizes.waiting;
 }
 
 double InputBytes(const Batch& batch, const Sizes& sizes, double steps) {
@@ -142,12 +156,16 @@ double AdjointStateBytes(const Batch& batch, const Sizes& sizes) {
     per_group += 2 * sizeof(std::vector<std::byte>);
     per_instance += 1;  // connected
     if (!program.adjoint_spec->wanted[i]) continue;
+    if (program.program.inputs[i].weights) {
+      per_group += sizes.lanes * 4 + 2 * kPerVector;
+      continue;
+    }
     const double n = Elements(program.program, program.program.inputs[i].value) *
                      (forms[i].sums_per_step ? static_cast<double>(batch.steps) : 1.0);
     per_group += sizes.lanes * (n * BytesPerLane(program, Role::kGradient) + 4) + 2 * kPerVector;
     per_instance += 8 * n;
   }
-  return sizes.groups * per_group + sizes.instances * per_instance;
+  return sizes.groups * per_group + sizes.instances * per_instance + sizes.totals;
 }
 
 // The memory of one thread that reverses `range` steps.

@@ -34,7 +34,7 @@ class CudaRun : public Run {
   void RestoreState(const std::shared_ptr<const void>& saved) override;
   int64_t SavedBytes() const override { return layout_.travelling_bytes; }
   absl::Status Finish() override;
-  absl::Status StartAdjoint(double seed_scale) override;
+  absl::Status StartAdjoint(double seed_scale, const InstanceWeights& over) override;
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
@@ -47,6 +47,7 @@ class CudaRun : public Run {
   const std::vector<double>& Gradient(int32_t input) const override {
     return gradients_[static_cast<size_t>(input)];
   }
+  const BlockSums* Sums() const override { return nullptr; }
   const std::vector<uint8_t>& Connected(int32_t input) const override {
     return connected_[static_cast<size_t>(input)];
   }

@@ -57,8 +57,11 @@ absl::Status CudaRun::GiveTape(int64_t grid, int64_t units, KernelArgs& args) {
   return absl::OkStatus();
 }
 
-absl::Status CudaRun::StartAdjoint(double seed_scale) {
+absl::Status CudaRun::StartAdjoint(double seed_scale, const InstanceWeights& /*over*/) {
   if (!failed_.ok()) return failed_;
+  if (!BlockSums::WantedOf(*batch_.program).empty()) {
+    return absl::UnimplementedError("gradients of weights are not summed on CUDA yet");
+  }
   const NumericalProgram& program = *batch_.program;
   if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   stale_ = true;

@@ -119,7 +119,8 @@ void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
   const size_t n = value.real.size();
   // The terminal cost has read the control of the last step.
   const size_t last = n == 0 ? 0 : gradient.sum.size() / n - 1;
-  const size_t offset = gradient.per_step ? std::min(static_cast<size_t>(step_), last) * n : 0;
+  const size_t entry = static_cast<size_t>(step_ - gradient.first);
+  const size_t offset = gradient.per_step ? std::min(entry, last) * n : 0;
   for (size_t i = 0; i < n; ++i) {
     sinks_.meter->Add(kElementWork);
     if (!IsExecuted(mask, i, n) || !IsExecuted(WhereOf(op, frame), i, n)) continue;

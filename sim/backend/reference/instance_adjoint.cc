@@ -44,6 +44,7 @@ void InstanceRun::StartAdjoint(double seed_scale) {
     gradient.per_step = batch_.inputs[i].per_step;
     gradient.sum.assign(gradient.per_step ? n * static_cast<size_t>(batch_.steps) : n, 0.0);
   }
+  StartWeights(batch_.steps, 1);
   cotangents_.assign(state_inputs_.size(), {});
   export_cotangents_.assign(p.exports.size(), {});
   if (state_.health.stopped) return;
@@ -67,6 +68,23 @@ void InstanceRun::StartAdjoint(double seed_scale) {
           .RunRegion(program_.adjoint->terminal, nullptr, taped->region, leading, std::move(sent));
   for (size_t k = 0; k < out.size(); ++k) {
     (k < cotangents_.size() ? cotangents_[k] : export_cotangents_[k - cotangents_.size()]) = out[k];
+  }
+}
+
+void InstanceRun::StartWeights(int64_t first, int64_t entries) {
+  const Program& p = program();
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    if (!p.inputs[i].weights || !program_.adjoint_spec->wanted[i]) continue;
+    const size_t n = static_cast<size_t>(ElementCount(p[p.inputs[i].value].type.shape));
+    gradients_[i].per_step = true;
+    gradients_[i].first = first;
+    gradients_[i].sum.assign(n * static_cast<size_t>(entries), 0.0);
+  }
+}
+
+void InstanceRun::EndWeights() {
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    if (program().inputs[i].weights) std::vector<double>().swap(gradients_[i].sum);
   }
 }
 
@@ -127,6 +145,7 @@ void InstanceRun::NoteCotangents(BackwardStep& step, RangeCounts& ranges) const 
 }
 
 void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk) {
+  StartWeights(first, count);
   if (adjoint_health_->stopped) return;
   chunk.ranges.Merge(std::exchange(started_, {}));
   const Region& step = program().step;
@@ -151,6 +170,7 @@ void InstanceRun::AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk
 }
 
 void InstanceRun::FinishAdjoint() {
+  StartWeights(0, 1);
   if (adjoint_health_->stopped) return;
   AdjointRunner runner = Reverse(nullptr, 0);
   if (program().HasInitial()) {

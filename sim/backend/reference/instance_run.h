@@ -42,6 +42,8 @@ class InstanceRun {
   void StartAdjoint(double seed_scale);
   void AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk);
   void FinishAdjoint();
+  // Forgets what the last of these calls gave to weights.
+  void EndWeights();
 
   const InstanceState& state() const { return state_; }
   // Sets the state of a checkpoint, or of the replay of a certificate.
@@ -77,6 +79,8 @@ class InstanceRun {
   std::vector<Slot> SentStateSlots(const std::vector<std::vector<double>>& sent, int64_t entries,
                                    int64_t entry);
   std::vector<Slot> StepSlots(int64_t t);
+  // Begins what is given to weights in `entries` steps from `first` on.
+  void StartWeights(int64_t first, int64_t entries);
   void NoteCotangents(BackwardStep& step, RangeCounts& ranges) const;
   AdjointRunner Reverse(RangeCounts* ranges, int64_t t);
 

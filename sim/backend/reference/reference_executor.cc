@@ -1,5 +1,7 @@
 #include "sim/backend/reference/reference_executor.h"
 
+#include <functional>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +41,8 @@ class ReferenceRun : public Run {
         options_(std::move(options)),
         program_(*batch_.program),
         layouts_(program_),
-        state_inputs_(program_.program.InputsOf(InputKind::kState)) {
+        state_inputs_(program_.program.InputsOf(InputKind::kState)),
+        meter_(options_.stop) {
     instances_.reserve(static_cast<size_t>(batch_.instances));
     for (int64_t row = 0; row < batch_.instances; ++row) {
       instances_.emplace_back(batch_, layouts_, row, options_.near_band_ulps, options_.stop);
@@ -54,7 +57,7 @@ class ReferenceRun : public Run {
   void RestoreState(const std::shared_ptr<const void>& saved) override;
   int64_t SavedBytes() const override;
   absl::Status Finish() override;
-  absl::Status StartAdjoint(double seed_scale) override;
+  absl::Status StartAdjoint(double seed_scale, const InstanceWeights& over) override;
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
@@ -69,6 +72,7 @@ class ReferenceRun : public Run {
   const std::vector<double>& Gradient(int32_t input) const override {
     return gradients_[static_cast<size_t>(input)];
   }
+  const BlockSums* Sums() const override { return sums_ ? &*sums_ : nullptr; }
   const std::vector<uint8_t>& Connected(int32_t input) const override {
     return connected_[static_cast<size_t>(input)];
   }
@@ -84,6 +88,7 @@ class ReferenceRun : public Run {
   void RunSteps(int64_t first, int64_t count, ForwardChunk& chunk);
   void Record(size_t row, size_t column, int64_t count, ForwardChunk& chunk) const;
   void NoteStates(size_t row, size_t sample, StepDiagnostics& diagnostics) const;
+  void EachWithSums(int64_t entries, const std::function<void(InstanceRun&)>& reverse);
   void Publish();
 
   Batch batch_;
@@ -96,6 +101,8 @@ class ReferenceRun : public Run {
   std::vector<InstanceHealth> health_;
   std::vector<std::vector<double>> gradients_;
   std::vector<std::vector<uint8_t>> connected_;
+  std::optional<BlockSums> sums_;
+  WorkMeter meter_;
 };
 
 size_t ReferenceRun::StateIndex(int32_t input) const {
@@ -216,12 +223,33 @@ absl::Status ReferenceRun::Finish() {
   return absl::OkStatus();
 }
 
-absl::Status ReferenceRun::StartAdjoint(double seed_scale) {
+// Reverses something of every instance, and takes what it gives to weights in so many entries.
+void ReferenceRun::EachWithSums(int64_t entries, const std::function<void(InstanceRun&)>& reverse) {
+  if (sums_) sums_->Open(entries);
+  for (size_t row = 0; row < instances_.size(); ++row) {
+    reverse(instances_[row]);
+    if (!sums_) continue;
+    const int64_t group = static_cast<int64_t>(row);
+    for (size_t k = 0; k < sums_->wanted().size(); ++k) {
+      const auto& wanted = sums_->wanted()[k];
+      const GradientSum& gradient = instances_[row].gradients()[static_cast<size_t>(wanted.input)];
+      for (int64_t entry = 0; entry < entries; ++entry) {
+        const double* const numbers = gradient.sum.data() + entry * wanted.elements;
+        sums_->Give(group, k, entry, numbers, 1, wanted.elements, meter_);
+      }
+    }
+    instances_[row].EndWeights();
+    sums_->Ended(group, meter_);
+  }
+}
+
+absl::Status ReferenceRun::StartAdjoint(double seed_scale, const InstanceWeights& over) {
   if (!program_.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   const precision::ScopedFloatEnvironment environment;
-  const absl::Status ended = UntilStopped([&] {
-    for (InstanceRun& instance : instances_) instance.StartAdjoint(seed_scale);
-  });
+  sums_.reset();
+  if (!BlockSums::WantedOf(program_).empty()) sums_.emplace(program_, over, 1, seed_scale);
+  const absl::Status ended = UntilStopped(
+      [&] { EachWithSums(1, [&](InstanceRun& instance) { instance.StartAdjoint(seed_scale); }); });
   if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
@@ -232,7 +260,7 @@ absl::StatusOr<AdjointChunk> ReferenceRun::Adjoint(int64_t first, int64_t count)
   AdjointChunk chunk;
   chunk.steps.resize(static_cast<size_t>(count));
   const absl::Status ended = UntilStopped([&] {
-    for (InstanceRun& instance : instances_) instance.AdjointSteps(first, count, chunk);
+    EachWithSums(count, [&](InstanceRun& instance) { instance.AdjointSteps(first, count, chunk); });
   });
   if (!ended.ok()) return ended;
   // Cotangents of steps are diagnostics.
@@ -245,9 +273,8 @@ absl::StatusOr<AdjointChunk> ReferenceRun::Adjoint(int64_t first, int64_t count)
 
 absl::Status ReferenceRun::FinishAdjoint() {
   const precision::ScopedFloatEnvironment environment;
-  const absl::Status ended = UntilStopped([this] {
-    for (InstanceRun& instance : instances_) instance.FinishAdjoint();
-  });
+  const absl::Status ended = UntilStopped(
+      [this] { EachWithSums(1, [](InstanceRun& instance) { instance.FinishAdjoint(); }); });
   if (!ended.ok()) return ended;
   for (size_t input = 0; input < gradients_.size(); ++input) {
     gradients_[input].clear();

@@ -197,8 +197,9 @@ void ExpectSameAdjoint(Run& expected, Run& actual, const Batch& batch, bool reco
   ASSERT_TRUE(expected.Finish().ok());
   ASSERT_TRUE(actual.Finish().ok());
   constexpr double kSeed = 1.0;
-  ASSERT_TRUE(expected.StartAdjoint(kSeed).ok());
-  const absl::Status started = actual.StartAdjoint(kSeed);
+  const InstanceWeights over = WeightsOf(batch.instance_ids, {}, {});
+  ASSERT_TRUE(expected.StartAdjoint(kSeed, over).ok());
+  const absl::Status started = actual.StartAdjoint(kSeed, over);
   ASSERT_TRUE(started.ok()) << started.message();
   for (size_t k = saved.size(); k-- > 0;) {
     const int64_t t = static_cast<int64_t>(k) * chunk;
@@ -226,6 +227,11 @@ void ExpectSameAdjoint(Run& expected, Run& actual, const Batch& batch, bool reco
           << program.inputs[i].name << " " << k << ": " << a[k] << " " << b[k];
     }
     ASSERT_EQ(expected.Connected(input), actual.Connected(input)) << program.inputs[i].name;
+  }
+  ASSERT_EQ(expected.Sums() == nullptr, actual.Sums() == nullptr);
+  if (expected.Sums() == nullptr) return;
+  for (size_t k = 0; k < expected.Sums()->wanted().size(); ++k) {
+    ASSERT_EQ(expected.Sums()->Totals(k), actual.Sums()->Totals(k)) << k;
   }
 }
 

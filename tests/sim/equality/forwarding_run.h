@@ -23,7 +23,9 @@ class ForwardingRun : public Run {
   }
   int64_t SavedBytes() const override { return run_->SavedBytes(); }
   absl::Status Finish() override { return run_->Finish(); }
-  absl::Status StartAdjoint(double seed_scale) override { return run_->StartAdjoint(seed_scale); }
+  absl::Status StartAdjoint(double seed_scale, const InstanceWeights& over) override {
+    return run_->StartAdjoint(seed_scale, over);
+  }
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override {
     return run_->Adjoint(first, count);
   }
@@ -42,6 +44,7 @@ class ForwardingRun : public Run {
   const std::vector<double>& Gradient(int32_t input) const override {
     return run_->Gradient(input);
   }
+  const BlockSums* Sums() const override { return run_->Sums(); }
   const std::vector<uint8_t>& Connected(int32_t input) const override {
     return run_->Connected(input);
   }

@@ -177,7 +177,7 @@ TEST(CudaRunTest, ARangeWhoseTapeWouldBeLongerThanItsPositionsIsRefused) {
   ASSERT_TRUE((*run)->Start().ok());
   ASSERT_TRUE((*run)->Forward(0, 12).ok());
   ASSERT_TRUE((*run)->Finish().ok());
-  ASSERT_TRUE((*run)->StartAdjoint(1.0).ok());
+  ASSERT_TRUE((*run)->StartAdjoint(1.0, {}).ok());
   EXPECT_LT((*run)->AdjointBytes(11, 1), int64_t{1} << 34);
   EXPECT_GT((*run)->AdjointBytes(10, 2), int64_t{1} << 60);
   const absl::Status status = (*run)->Adjoint(10, 2).status();

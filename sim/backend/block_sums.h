@@ -1,0 +1,131 @@
+// Sums over instances of what a reversal gives to params declared `weights`, entry by entry: an
+// instance has no gradient of its own of them, so none is held.
+//
+// Maths: docs/numerics.md section 6. An entry is the terminal cost, a step, or `initial`; in each,
+//   instance i gives numbers c[i], accumulated from +0. The sum of an entry over an aligned block of
+//   256 ids is that of round(weight[i] * c[i]) over its instances that count, in the pairwise tree
+//   aligned to the ids, in the accumulator of role gradient, rounded to the role. A block's total
+//   grows by it, round(total + sum), in the order of the calls of Open and, inside one, from the
+//   last entry to the first.
+// Accuracy: as said; the same bits for every order of rows and groups, and every cut into Opens.
+// Errors: none; the meters may end it (StopRequested). Memory: totals of all blocks; after Open, sums
+//   of groups whose blocks wait for other groups.
+// Threads: Give and Ended for different groups from different threads; the rest from one.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <vector>
+
+#include "precision/aligned_sum.h"
+#include "precision/policy.h"
+#include "sim/backend/instance_weights.h"
+#include "sim/program/numerical_program.h"
+#include "sim/work_meter.h"
+
+namespace simgrad::sim {
+
+// The gradients of one input over the instances that count, before weights and loss scale.
+struct GradientMagnitudes {
+  int64_t zero = 0;  // instances whose gradient is 0 everywhere
+  // The extremes of the finite numbers that are not 0; +inf and 0 if there is none.
+  double smallest = std::numeric_limits<double>::infinity();
+  double largest = 0.0;
+};
+
+class BlockSums {
+ public:
+  static constexpr int kLevel = 8;  // a block is 2^8 ids
+
+  // An input that is summed here.
+  struct Wanted {
+    int32_t input = -1;
+    int64_t elements = 0;
+    int64_t offset = 0;  // of its numbers among those of all inputs
+  };
+  static std::vector<Wanted> WantedOf(const NumericalProgram& program);
+
+  // `over`: the instances of rows [0, over.weights.size()). Rows are given in groups: those from
+  // group * rows_of_group on. `loss_scale`: that of the cotangents.
+  BlockSums(const NumericalProgram& program, InstanceWeights over, int64_t rows_of_group,
+            double loss_scale);
+
+  const std::vector<Wanted>& wanted() const { return wanted_; }
+
+  // Begins `entries` entries; each group gives all of them and is then Ended.
+  void Open(int64_t entries);
+  // The numbers that the rows of `group` gave to wanted()[which] in `entry`: number e of the r-th of
+  // them at numbers[e * element_stride + r * row_stride]. T: float or double, values of role gradient.
+  template <class T>
+  void Give(int64_t group, size_t which, int64_t entry, const T* numbers, int64_t element_stride,
+            int64_t row_stride, WorkMeter& meter);
+  void Ended(int64_t group, WorkMeter& meter);
+
+  // The most bytes of sums that wait, per entry, where groups come in ascending order and up to
+  // `threads` at once.
+  int64_t BytesPerEntry(int threads) const;
+  // The bytes of totals.
+  int64_t TotalBytes() const;
+
+  // The blocks that hold an instance that counts, ascending, as nodes over the numbers of the input:
+  // their totals.
+  std::vector<precision::AlignedNode> Totals(size_t which) const;
+  // Of what instances gave in single entries, for all instances that count.
+  GradientMagnitudes Magnitudes(size_t which) const;
+
+ private:
+  // The rows of one group whose sum is a node of a block's tree.
+  struct Piece {
+    size_t block = 0;
+    precision::AlignedBlock node;
+    std::vector<int64_t> rows;  // of the group, counted from its first; in ascending order of ids
+    std::vector<uint64_t> ids;  // theirs, and their weights
+    std::vector<double> weights;
+    bool all_ones = true;
+    bool is_dense = false;  // all ids of the node, in adjoining rows
+  };
+  struct Group {
+    std::vector<Piece> pieces;
+    std::vector<double> sums;  // [entry][piece][number]
+    int waiting = 0;           // its blocks that are not joined yet
+  };
+  struct PieceAt {
+    size_t group = 0, piece = 0;
+  };
+  struct Block {
+    uint64_t number = 0;            // ids >> kLevel
+    std::vector<PieceAt> pieces;    // ascending by id
+    std::vector<size_t> of_groups;  // distinct
+    size_t missing = 0;             // groups that have not ended
+    std::vector<double> total;      // by number
+  };
+  // Of one input.
+  struct Seen {
+    std::vector<uint8_t> nonzero;  // by row
+    double smallest = std::numeric_limits<double>::infinity(), largest = 0.0;
+  };
+
+  void MakePieces();
+  void MakePiece(const precision::AlignedBlock& node, size_t begin, size_t end, size_t block);
+  void Join(Block& block, WorkMeter& meter);
+  template <class T>
+  void See(const Group& group, int64_t first_row, size_t which, const T* numbers,
+           int64_t element_stride, int64_t row_stride);
+
+  const precision::RoleSetting setting_;
+  const double loss_scale_;
+  const InstanceWeights over_;
+  const int64_t rows_of_group_;
+  std::vector<Wanted> wanted_;
+  int64_t numbers_ = 0;  // of all inputs
+  // The least magnitudes that are not 0, and that are infinite, without the scale.
+  double least_told_ = 0.0, least_infinite_ = 0.0;
+  std::vector<Group> groups_;
+  std::vector<Block> blocks_;
+  std::vector<Seen> seen_;  // by input
+  int64_t entries_ = 0;
+  std::mutex mutex_;  // of counts of what is missing, and of extremes
+};
+
+}  // namespace simgrad::sim
