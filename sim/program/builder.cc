@@ -45,8 +45,9 @@ Var Builder::Param(std::string name, Shape shape, std::optional<double> default_
                   default_value, std::move(description));
 }
 
-Var Builder::Weights(std::string name, Shape shape, std::string description) {
-  const Var made = Param(std::move(name), std::move(shape), std::nullopt, std::move(description));
+Var Builder::Weights(std::string name, Shape shape, std::optional<double> default_value,
+                     std::string description) {
+  const Var made = Param(std::move(name), std::move(shape), default_value, std::move(description));
   program_.inputs.back().weights = true;
   return made;
 }

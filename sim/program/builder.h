@@ -70,7 +70,8 @@ class Builder {
             ElementType element = ElementType::kReal);
   Var Param(std::string name, Shape shape, std::optional<double> default_value = {},
             std::string description = "");
-  Var Weights(std::string name, Shape shape, std::string description = "");
+  Var Weights(std::string name, Shape shape, std::optional<double> default_value = {},
+              std::string description = "");
   Var Control(std::string name, Shape shape, std::optional<double> default_value = {},
               std::string description = "");
   Var Data(std::string name, Shape shape, std::optional<double> default_value = {},

@@ -167,7 +167,8 @@ std::vector<Binding> RandomBindings(Feed& feed, const Program& program, const Ba
     if (!feed.smooth && input.default_value && feed.random.Chance(0.3)) continue;
     const bool varies = input.kind == InputKind::kControl || input.kind == InputKind::kData;
     const bool state = input.kind == InputKind::kState;
-    binding.per_instance = feed.random.Chance(state ? 0.95 : 0.4);
+    const bool own = feed.random.Chance(state ? 0.95 : 0.4);
+    binding.per_instance = own && !input.weights;
     binding.per_step = varies && feed.random.Chance(0.5);
     const int64_t copies =
         (binding.per_instance ? batch.instances : 1) * (binding.per_step ? batch.steps : 1);

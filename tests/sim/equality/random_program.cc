@@ -56,7 +56,12 @@ void WorldWriter::WriteInputs() {
   }
   for (int64_t i = random_.Integer(1, 2); i > 0; --i) {
     const Shape of = random_.Chance(0.6) ? Shape{} : shape();
-    inputs_.reals.push_back(builder_.Param("p" + std::to_string(i), of, maybe(0.1)));
+    const std::string name = "p" + std::to_string(i);
+    const std::optional<double> preset = maybe(0.1);
+    // Drawn aside, so that the rest of a seed's program does not depend on it.
+    const bool weights = Random(Random(random_).Bits() ^ 0x5EEDu).Chance(0.4);
+    inputs_.reals.push_back(weights ? builder_.Weights(name, of, preset)
+                                    : builder_.Param(name, of, preset));
   }
   if (random_.Chance(0.6)) inputs_.reals.push_back(builder_.Control("u", shape(), maybe(-1.0)));
   if (random_.Chance(0.5)) inputs_.reals.push_back(builder_.Data("d", shape(), maybe(-1.0)));
