@@ -4,8 +4,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <span>
+#include <type_traits>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "precision/arithmetic.h"
 #include "precision/loss_scale.h"
@@ -67,40 +72,137 @@ void RoundAll(std::span<double> numbers, Format format) {
   }
 }
 
-// Sums of `rows` neighbours, a power of two of at least 2, in pairs of pairs: of `elements` elements
-// whose rows adjoin in `from`. T holds the format, Accumulator the accumulator, both f32 or f64.
+// Built for more than one kind of processor: their vectors are wider, their additions the same.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define SIMGRAD_WIDE [[gnu::target_clones("default", "avx2", "avx512f")]]
+#else
+#define SIMGRAD_WIDE
+#endif
+
+// to[j] = from[2 j] + from[2 j + 1], for j below `pairs`; `to` may be `from`.
+template <class T>
+[[gnu::always_inline]] inline void AddPairs(const T* from, T* to, int64_t pairs) {
+  for (int64_t j = 0; j < pairs; ++j) to[j] = from[2 * j] + from[2 * j + 1];
+}
+
+// Sums of `rows` neighbours, a power of two of at least 2, pair by pair: of `elements` elements.
+template <class T>
+[[gnu::always_inline]] inline void SumRows(const T* from, int64_t element_stride, int64_t elements,
+                                           int64_t rows, double* to) {
+  constexpr int64_t kTile = 2048;  // lies in a near cache
+  std::array<T, kTile> tile;
+  const int64_t half = rows / 2;
+  const int64_t at_once = kTile / half;
+  for (int64_t begin = 0; begin < elements; begin += at_once) {
+    const int64_t count = std::min(at_once, elements - begin);
+    for (int64_t e = 0; e < count; ++e) {
+      AddPairs(from + (begin + e) * element_stride, tile.data() + e * half, half);
+    }
+    for (int64_t n = half; n > 1; n /= 2) AddPairs(tile.data(), tile.data(), count * n / 2);
+    for (int64_t e = 0; e < count; ++e) to[begin + e] = static_cast<double>(tile[e]);
+  }
+}
+SIMGRAD_WIDE void Sum(const double* from, int64_t element_stride, int64_t elements, int64_t rows,
+                      double* to) {
+  SumRows(from, element_stride, elements, rows, to);
+}
+SIMGRAD_WIDE void SumAny(const float* from, int64_t element_stride, int64_t elements, int64_t rows,
+                         double* to) {
+  SumRows(from, element_stride, elements, rows, to);
+}
+
+#if defined(__x86_64__)
+// The same of 32 floats, whose pairs an instruction adds: four elements give one vector of sums.
+[[gnu::target("avx2")]] inline __m128 SumOf32(const float* from) {
+  const __m256 ab = _mm256_hadd_ps(_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8));
+  const __m256 cd = _mm256_hadd_ps(_mm256_loadu_ps(from + 16), _mm256_loadu_ps(from + 24));
+  // Sums of fours: those of the lower halves of a, b, c, d below those of the upper halves.
+  const __m256 fours = _mm256_hadd_ps(ab, cd);
+  return _mm_add_ps(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1));
+}
+[[gnu::target("avx2")]] void SumRowsOf32(const float* from, int64_t element_stride,
+                                         int64_t elements, double* to) {
+  int64_t e = 0;
+  for (; e + 4 <= elements; e += 4) {
+    const float* const at = from + e * element_stride;
+    const __m128 left = _mm_hadd_ps(SumOf32(at), SumOf32(at + element_stride));
+    const __m128 right =
+        _mm_hadd_ps(SumOf32(at + 2 * element_stride), SumOf32(at + 3 * element_stride));
+    _mm256_storeu_pd(to + e, _mm256_cvtps_pd(_mm_hadd_ps(left, right)));
+  }
+  for (; e < elements; ++e) {
+    const __m128 eights = SumOf32(from + e * element_stride);
+    const __m128 sixteens = _mm_hadd_ps(eights, eights);
+    to[e] = static_cast<double>(_mm_cvtss_f32(_mm_hadd_ps(sixteens, sixteens)));
+  }
+}
+#endif
+
+void Sum(const float* from, int64_t element_stride, int64_t elements, int64_t rows, double* to) {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (has_avx2 && rows == 32) return SumRowsOf32(from, element_stride, elements, to);
+#endif
+  SumAny(from, element_stride, elements, rows, to);
+}
+
+// The bits of the magnitudes of `count` rows that adjoin, over `elements` elements: the largest, and
+// the least less 1, for which that of 0 is the largest number of all.
+template <class T, class Bits>
+[[gnu::always_inline]] inline void BoundRows(const T* from, int64_t element_stride,
+                                             int64_t elements, int64_t count, Bits* least,
+                                             Bits* largest) {
+  constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  for (int64_t e = 0; e < elements; ++e) {
+    const T* const row = from + e * element_stride;
+    for (int64_t r = 0; r < count; ++r) {
+      Bits bits;
+      std::memcpy(&bits, row + r, sizeof(bits));
+      bits &= kMagnitude;
+      largest[r] = std::max(largest[r], bits);
+      least[r] = std::min(least[r], static_cast<Bits>(bits - 1));
+    }
+  }
+}
+SIMGRAD_WIDE void Bound(const float* from, int64_t element_stride, int64_t elements, int64_t count,
+                        uint32_t* least, uint32_t* largest) {
+  BoundRows(from, element_stride, elements, count, least, largest);
+}
+SIMGRAD_WIDE void Bound(const double* from, int64_t element_stride, int64_t elements, int64_t count,
+                        uint64_t* least, uint64_t* largest) {
+  BoundRows(from, element_stride, elements, count, least, largest);
+}
+
+// The sum of each element over `rows` neighbours, a power of two of at least 2, in pairs of pairs,
+// each times its weight. T holds the format, Accumulator the accumulator, both f32 or f64.
 template <class Accumulator, class T>
 void SumNeighbours(const T* from, int64_t element_stride, int64_t elements, int64_t rows,
                    const double* weights, bool all_ones, double* to) {
-  constexpr int64_t kAtOnce = 4096;
-  std::array<Accumulator, kAtOnce> sums;
-  const int64_t half = rows / 2;
-  const int64_t tile = kAtOnce / half;
-  for (int64_t begin = 0; begin < elements; begin += tile) {
-    const int64_t count = std::min(tile, elements - begin);
-    for (int64_t e = 0; e < count; ++e) {
-      const T* const row = from + (begin + e) * element_stride;
-      Accumulator* const pair = sums.data() + e * half;
-      if (all_ones) {
-        for (int64_t j = 0; j < half; ++j) {
-          pair[j] = static_cast<Accumulator>(row[2 * j]) + static_cast<Accumulator>(row[2 * j + 1]);
-        }
-      } else {
-        for (int64_t j = 0; j < half; ++j) {
-          const T left = static_cast<T>(weights[2 * j] * static_cast<double>(row[2 * j]));
-          const T right = static_cast<T>(weights[2 * j + 1] * static_cast<double>(row[2 * j + 1]));
-          pair[j] = static_cast<Accumulator>(left) + static_cast<Accumulator>(right);
-        }
-      }
-    }
-    for (int64_t n = half; n > 1; n /= 2) {
-      const int64_t pairs = count * n / 2;
-      for (int64_t j = 0; j < pairs; ++j) sums[j] = sums[2 * j] + sums[2 * j + 1];
-    }
-    for (int64_t e = 0; e < count; ++e) {
-      to[begin + e] = precision::Canonical(static_cast<double>(sums[e]));
+  if constexpr (std::is_same_v<Accumulator, T>) {
+    if (all_ones) {
+      Sum(from, element_stride, elements, rows, to);
+      for (int64_t e = 0; e < elements; ++e) to[e] = precision::Canonical(to[e]);
+      return;
     }
   }
+  constexpr int64_t kTile = 4096;
+  std::array<Accumulator, kTile> tile;
+  const int64_t at_once = kTile / rows;
+  for (int64_t begin = 0; begin < elements; begin += at_once) {
+    const int64_t count = std::min(at_once, elements - begin);
+    for (int64_t e = 0; e < count; ++e) {
+      const T* const row = from + (begin + e) * element_stride;
+      Accumulator* const leaf = tile.data() + e * rows;
+      for (int64_t r = 0; r < rows; ++r) {
+        const double weighted =
+            all_ones ? static_cast<double>(row[r]) : weights[r] * static_cast<double>(row[r]);
+        leaf[r] = static_cast<Accumulator>(static_cast<T>(weighted));
+      }
+    }
+    Sum(tile.data(), rows, count, rows, to + begin);
+  }
+  for (int64_t e = 0; e < elements; ++e) to[e] = precision::Canonical(to[e]);
 }
 
 }  // namespace
@@ -240,10 +342,10 @@ void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* number
       }
       continue;
     }
-    constexpr int64_t kTile = 256;
-    std::array<double, kTile> leaf;
-    for (int64_t begin = 0; begin < wanted.elements; begin += kTile) {
-      const int64_t count = std::min(kTile, wanted.elements - begin);
+    constexpr int64_t kAtOnce = 256;
+    std::array<double, kAtOnce> leaf;
+    for (int64_t begin = 0; begin < wanted.elements; begin += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, wanted.elements - begin);
       const std::span<double> leaves(leaf.data(), static_cast<size_t>(count));
       precision::AlignedSum sum(static_cast<size_t>(count), accumulator);
       for (int64_t k = 0; k < rows; ++k) {
@@ -266,44 +368,46 @@ void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* number
 template <class T>
 void BlockSums::See(const Group& group, int64_t first_row, size_t which, const T* numbers,
                     int64_t element_stride, int64_t row_stride) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   Seen& seen = seen_[which];
-  // In the type of the numbers, so that a compiler makes vectors of it.
-  const T least = NotBelow<T>(least_told_);
+  const T least_told = NotBelow<T>(least_told_);
   const T infinite = NotBelow<T>(least_infinite_);
   T smallest = std::numeric_limits<T>::infinity();
   T largest = 0;
   constexpr int64_t kAtOnce = 64;
-  std::array<T, kAtOnce> all, small, large;
+  std::array<Bits, kAtOnce> least, most;
   const int64_t elements = wanted_[which].elements;
   for (const Piece& piece : group.pieces) {
     for (size_t begin = 0; begin < piece.rows.size();) {
       // Rows that adjoin.
       size_t end = begin + 1;
-      while (end < piece.rows.size() && end - begin < kAtOnce &&
+      while (end < piece.rows.size() && end - begin < kAtOnce && row_stride == 1 &&
              piece.rows[end] == piece.rows[end - 1] + 1) {
         ++end;
       }
       const int64_t count = static_cast<int64_t>(end - begin);
-      all.fill(0);
-      small.fill(std::numeric_limits<T>::infinity());
-      large.fill(0);
+      least.fill(~Bits{0});
+      most.fill(0);
       const T* const from = numbers + piece.rows[begin] * row_stride;
-      for (int64_t e = 0; e < elements; ++e) {
-        const T* const row = from + e * element_stride;
-        for (int64_t r = 0; r < count; ++r) {
-          const T magnitude = std::abs(row[r * row_stride]);
-          // NaN is neither 0 nor told.
-          all[r] = magnitude == T{0} ? all[r] : T{1};
-          const bool is_told = magnitude >= least && magnitude < infinite;
-          small[r] = is_told && magnitude < small[r] ? magnitude : small[r];
-          large[r] = is_told && magnitude > large[r] ? magnitude : large[r];
-        }
-      }
+      Bound(from, element_stride, elements, count, least.data(), most.data());
       for (int64_t r = 0; r < count; ++r) {
-        const size_t row = static_cast<size_t>(first_row + piece.rows[begin] + r);
-        if (all[r] != T{0}) seen.nonzero[row] = 1;
-        smallest = std::min(smallest, small[r]);
-        largest = std::max(largest, large[r]);
+        const size_t at = static_cast<size_t>(r);
+        if (most[at] == 0) continue;
+        seen.nonzero[static_cast<size_t>(first_row + piece.rows[begin] + r)] = 1;
+        const T low = std::bit_cast<T>(static_cast<Bits>(least[at] + 1));
+        const T high = std::bit_cast<T>(most[at]);
+        if (low >= least_told && high < infinite) {
+          smallest = std::min(smallest, low);
+          largest = std::max(largest, high);
+          continue;
+        }
+        // Some are not told; NaN compares as neither.
+        for (int64_t e = 0; e < elements; ++e) {
+          const T magnitude = std::abs(from[e * element_stride + r]);
+          if (!(magnitude >= least_told && magnitude < infinite)) continue;
+          smallest = std::min(smallest, magnitude);
+          largest = std::max(largest, magnitude);
+        }
       }
       begin = end;
     }
