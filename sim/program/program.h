@@ -70,8 +70,8 @@ struct Input {
   // Lower clears it for inputs that no operation of the lowered program reads; they need not be
   // sent.
   bool used = true;
-  // Of a param: declared `weights`. All instances share it; its gradient is summed over instances
-  // within each step (docs/numerics.md section 6).
+  // A param may be declared `weights`: all instances share it, and its gradient is summed over
+  // instances within each step (docs/numerics.md section 6).
   bool weights = false;
 };
 
