@@ -5,13 +5,14 @@ import pytest
 
 from simgrad import arrays
 from simgrad.pool.cut import Cutter
+from simgrad.request import Declaration
 from simgrad.v1 import program_pb2, simgrad_pb2
 
 DECLARED = {
-    (program_pb2.INPUT_KIND_STATE, "y"): (1, 0),
-    (program_pb2.INPUT_KIND_PARAM, "k"): (0, 0),
-    (program_pb2.INPUT_KIND_CONTROL, "u"): (1, 0),
-    (program_pb2.INPUT_KIND_DATA, "d"): (0, 0),
+    (program_pb2.INPUT_KIND_STATE, "y"): Declaration(1),
+    (program_pb2.INPUT_KIND_PARAM, "k"): Declaration(0),
+    (program_pb2.INPUT_KIND_CONTROL, "u"): Declaration(1),
+    (program_pb2.INPUT_KIND_DATA, "d"): Declaration(0),
 }
 N, T = 1000, 3
 
@@ -105,6 +106,12 @@ def test_every_part_has_what_belongs_to_its_instances(shuffled):
         inputs = [(t.name, cutter.is_per_instance(kind, t.name)) for kind, t in (
             (program_pb2.INPUT_KIND_STATE, part.spec.initial[0]), (program_pb2.INPUT_KIND_PARAM, part.spec.params[0]))]
         assert inputs == [("y", True), ("k", False)]
+
+
+def test_weights_are_known_by_their_declaration():
+    param, data = program_pb2.INPUT_KIND_PARAM, program_pb2.INPUT_KIND_DATA
+    cutter = Cutter(gradient(), {**DECLARED, (param, "w"): Declaration(2, is_weights=True)})
+    assert [cutter.is_weights(*i) for i in ((param, "w"), (param, "k"), (data, "w"))] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,10 @@ def test_the_reverse_pass_adds_its_counts():
 # ---- Whole answers ----
 
 
+def never(kind, name):
+    return False
+
+
 def request(gradient=False, **fields):
     kind = simgrad_pb2.GradientRequest if gradient else simgrad_pb2.RolloutRequest
     return kind(**fields)
@@ -215,7 +219,7 @@ def answer(ends, value=1.0, **identity):
 
 
 def test_a_repeated_shard_is_counted_once():
-    merge = Merge(shards([0, 1], [2, 3]), request(), lambda kind, name: False)
+    merge = Merge(shards([0, 1], [2, 3]), request(), never, never)
     first, second = answer((3, 8), value=1.0), answer((4, 8), value=2.0)
     events = [(0, "a"), (1, "b"), (0, first[0]), (1, second[0])]
     events += [(0, part) for part in first[1:5]]  # all but the result, and then it is lost
@@ -234,7 +238,7 @@ def test_a_repeated_shard_is_counted_once():
 
 def test_what_each_instance_did_stands_in_its_row():
     """Rows of the shards alternate; instance l of a shard tests 10 step + its number of the test."""
-    merge = Merge(shards([0, 3], [1, 2]), request(), lambda kind, name: False)
+    merge = Merge(shards([0, 3], [1, 2]), request(), never, never)
     events = [(s, p) for s in (0, 1) for p in (f"server {s}", *answer((4, 8)))]
     found, _ = assembled(merge, *events)
     trace = found.sites["projection"]
@@ -244,7 +248,7 @@ def test_what_each_instance_did_stands_in_its_row():
 
 
 def test_progress_is_that_of_all_instances():
-    merge = Merge(shards([0, 1, 2], [3]), request(gradient=True), lambda kind, name: False)
+    merge = Merge(shards([0, 1, 2], [3]), request(gradient=True), never, never)
     told = [p.progress for event in [(0, progress(4)), (1, progress(8)), (1, progress(2, "adjoint")),
             (0, progress(8)), (0, progress(2, "adjoint"))] for p in merge.add(*event)]
     assert [(p.phase, p.steps_done) for p in told] == [
@@ -261,7 +265,7 @@ def test_progress_is_that_of_all_instances():
     ],
 )
 def test_servers_that_differ_are_refused(other, named):
-    merge = Merge(shards([0, 1], [2, 3]), request(), lambda kind, name: False)
+    merge = Merge(shards([0, 1], [2, 3]), request(), never, never)
     with pytest.raises(sg.FailedPrecondition, match=named) as failed:
         assembled(merge, (0, "a"), (1, "b"), (0, header()), (1, header(**other)))
     assert failed.value.reason == "MIXED_SERVERS"
@@ -301,7 +305,7 @@ def head():
 
 
 def of_two(one, two):
-    merge = Merge(shards([0, 1], [2, 3]), request(gradient=True), lambda kind, name: name == "r")
+    merge = Merge(shards([0, 1], [2, 3]), request(gradient=True), lambda kind, name: name == "r", never)
     return assembled(merge, (0, "a"), (1, "b"), (0, head()), (1, head()), (0, one), (1, two))[0]
 
 
@@ -317,6 +321,19 @@ def test_a_sum_that_overflows_in_one_server_alone_is_not_skipped():
 def test_a_sum_that_overflows_over_all_servers_is_skipped():
     found = of_two(gradient([(0, 0, 40000.0)]), gradient([(0, 1, 40000.0)]))
     assert found.skipped and found.params["k"] == np.inf
+
+
+def test_sums_over_blocks_merge_as_nodes_above_them():
+    """Ids 300 to 1000, of which 768 to 1000 are left out: the nodes are over whole blocks of 256 ids,
+    and 2048 + (1 + 1) is 2050 where (2048 + 1) + 1 is 2048 in f16."""
+    ids = [np.array(i, np.uint64) for i in ([300, 511], [512, 1000])]
+    halves = [Shard(np.array(rows), i) for rows, i in zip(([0, 1], [2, 3]), ids)]
+    ones, whole = gradient([(9, 1, 2.0)]), request(gradient=True, return_tree=True)
+    merge = Merge(halves, whole, never, lambda kind, name: (kind, name) == (PARAM, "k"))
+    events = [(0, "a"), (1, "b"), (0, head()), (1, head()), (0, gradient([(8, 1, 2048.0)])), (1, ones)]
+    found = assembled(merge, *events)[0]
+    assert found.params["k"] == 2050 / 2  # without the loss scale
+    assert [(n.level, n.index, float(n.value)) for n in found.tree["k"]] == [(8, 1, 2048.0), (9, 1, 2.0)]
 
 
 def test_a_row_that_is_not_finite_is_skipped():

@@ -5,7 +5,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from simgrad.pool.aligned_sum import FORMATS, Node, cover, merged, multiply, pairwise, round_to
+from simgrad.pool.aligned_sum import (
+    BLOCK_BITS,
+    FORMATS,
+    Node,
+    cover,
+    merged,
+    multiply,
+    pairwise,
+    round_to,
+    whole_blocks,
+)
 from simgrad.pool.merge_gradient import encoded
 
 
@@ -126,6 +136,37 @@ def test_nodes_of_any_cut_merge_to_the_bits_of_one_sum(format, kind):
         assert [(n.level, n.index, n.values.tolist()) for n in again] == [
             (n.level, n.index, n.values.tolist()) for n in of_one
         ]
+
+
+@pytest.mark.parametrize("format", ["f64", "f32", "bf16", "f16"])
+def test_nodes_of_blocks_of_any_cut_merge_to_the_tree_over_blocks(format):
+    """Nodes of weights: no level is below 8, and a block may have no node."""
+    random = np.random.default_rng(11)
+    numbers = np.unique(random.integers(0, 2**56, 40, np.uint64) >> random.integers(0, 52, 40, np.uint64))
+    values = round_to(format, random.normal(size=len(numbers)) * 8)
+    whole = tree(format, dict(zip(numbers.tolist(), values)), level=64 - BLOCK_BITS)
+    blocks = [Node(BLOCK_BITS, int(n), np.array([v])) for n, v in zip(numbers, values)]
+    assert merged(blocks, format, 1)[0] == whole
+    ends = whole_blocks(blocks[0].first_id + 17, blocks[-1].first_id + 200)
+    of_one = cover(blocks, *ends, format)
+    for _ in range(5):
+        places = [0, *np.sort(random.integers(0, len(blocks), 3)).tolist(), len(blocks)]
+        nodes = []
+        for begin, end in zip(places, places[1:]):
+            if begin < end:
+                ids = blocks[begin].first_id + 100, blocks[end - 1].first_id + 100
+                nodes += cover(blocks[begin:end], *whole_blocks(*ids), format)
+        assert min(n.level for n in nodes) >= BLOCK_BITS
+        random.shuffle(nodes)
+        assert merged(nodes, format, 1)[0] == whole
+        assert [(n.level, n.index, n.values.tolist()) for n in cover(nodes, *ends, format)] == [
+            (n.level, n.index, n.values.tolist()) for n in of_one
+        ]
+
+
+def test_whole_blocks_hold_their_ids():
+    assert whole_blocks(0, 0) == (0, 255) and whole_blocks(256, 611) == (256, 767)
+    assert whole_blocks(300, 2**64 - 1) == (256, 2**64 - 1)
 
 
 def test_the_order_of_additions_is_seen():

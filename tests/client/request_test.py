@@ -15,12 +15,12 @@ STATE, PARAM, CONTROL, DATA = (
 )
 REAL, I32 = program_pb2.ELEMENT_TYPE_REAL, program_pb2.ELEMENT_TYPE_I32
 DECLARED = {
-    (STATE, "y"): (1, REAL),
-    (PARAM, "k"): (0, REAL),
-    (CONTROL, "u"): (1, REAL),
-    (CONTROL, "s"): (0, REAL),
-    (DATA, "y"): (1, REAL),
-    (STATE, "n"): (0, I32),
+    (STATE, "y"): request.Declaration(1, REAL),
+    (PARAM, "k"): request.Declaration(0, REAL),
+    (CONTROL, "u"): request.Declaration(1, REAL),
+    (CONTROL, "s"): request.Declaration(0, REAL),
+    (DATA, "y"): request.Declaration(1, REAL),
+    (STATE, "n"): request.Declaration(0, I32),
 }
 
 

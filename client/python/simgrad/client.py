@@ -109,7 +109,7 @@ class Client:
         self._token = token
         self._max_message_bytes = max_message_bytes
         self._limits: simgrad_pb2.Limits | None = None  # the server's, once it was asked
-        self._declarations: dict[bytes, Mapping[tuple[int, str], tuple[int, int]]] = {}
+        self._declarations: dict[bytes, request.Declared] = {}
 
     @property
     def retries(self) -> int:
@@ -837,8 +837,8 @@ class Client:
 
     def _declared(
         self, world: World, timeout: float | None, retry: Retry | bool | None
-    ) -> Mapping[tuple[int, str], tuple[int, int]]:
-        """Declared rank and type of the inputs of a world, asked once for each configuration."""
+    ) -> request.Declared:
+        """The declarations of the inputs of a world, asked once for each configuration."""
         if world.program is not None:
             return request.declarations_of(world.program)
         key = world.to_proto().SerializeToString(deterministic=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from simgrad.client import Client
 from simgrad.named_world import named_world
-from simgrad.request import declarations_of
+from simgrad.request import Declaration, declarations_of
 from simgrad.v1 import program_pb2
 from simgrad.world import World
 
@@ -70,7 +70,7 @@ def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str,
 
     def inputs(option: str, given: Sequence[str], kind: int) -> dict[str, np.ndarray]:
         return {
-            name: array_of(text, declared.get((kind, name), (0, 0))[0])
+            name: array_of(text, declared.get((kind, name), Declaration(0)).rank)
             for name, text in assignments(option, given).items()
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -15,9 +15,19 @@ from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
 from simgrad.world import World
 
 Arrays = Mapping[str, Any]
-# Declared rank and element type of an input, by kind and name; asked for only where an input leaves
-# it open.
-Declarations = Callable[[], Mapping[tuple[int, str], tuple[int, int]]]
+
+
+class Declaration(NamedTuple):
+    """The rank and the element type of an input, and whether it is declared weights."""
+
+    rank: int
+    element: int = program_pb2.ELEMENT_TYPE_REAL
+    is_weights: bool = False
+
+
+Declared = Mapping[tuple[int, str], Declaration]  # by kind and name
+# Asked for only where an input leaves its declaration open.
+Declarations = Callable[[], Declared]
 
 _LEVELS = {
     "off": simgrad_pb2.DIAGNOSTICS_LEVEL_OFF,
@@ -289,12 +299,14 @@ def _parts(message: Any) -> list[tuple[str, int]]:
     return parts
 
 
-def declarations_of(program: program_pb2.Program | None) -> dict[tuple[int, str], tuple[int, int]]:
-    """Declared rank and element type of the inputs of a program; none where there is none."""
+def declarations_of(program: program_pb2.Program | None) -> Declared:
+    """The declarations of the inputs of a program; none where there is none."""
     if program is None:
         return {}
     return {
-        (i.kind, i.name): (len(program.values[i.value].shape), program.values[i.value].element)
+        (i.kind, i.name): Declaration(
+            len(program.values[i.value].shape), program.values[i.value].element, i.weights
+        )
         for i in program.inputs
     }
 
@@ -311,7 +323,7 @@ def _named_tensor(
         if value.dtype.kind in "iu":
             # Whole numbers sent to a real input are reals, where none is too large for that; and a
             # Python number has no dtype of its own.
-            _, element = declarations().get((kind, name), (0, program_pb2.ELEMENT_TYPE_REAL))
+            element = declarations().get((kind, name), Declaration(0)).element
             is_real = element == program_pb2.ELEMENT_TYPE_REAL
             if is_real and ((value > _LARGEST_WHOLE) | (value < -_LARGEST_WHOLE)).any():
                 raise ValueError(f"{name}: whole numbers beyond 2^53 are not exact as reals; send floats")
@@ -319,8 +331,8 @@ def _named_tensor(
                 value = value.astype(_DTYPE_OF_ELEMENT[element])
     stepped = kind in (program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
     if stepped and not per_step and len(value.shape) >= 2:
-        rank, _ = declarations().get((kind, name), (len(value.shape), 0))
-        per_step = len(value.shape) == rank + 2
+        declared = declarations().get((kind, name), Declaration(len(value.shape)))
+        per_step = len(value.shape) == declared.rank + 2
     return simgrad_pb2.NamedTensor(name=name, tensor=arrays.to_tensor(value), per_step=per_step)
 
 

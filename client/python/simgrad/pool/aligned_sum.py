@@ -3,7 +3,8 @@
 Maths: a binary tree aligned to the instance id (docs/numerics.md sections 3 and 6). Node (level, index)
   covers the ids [index << level, (index + 1) << level). A node is round(left + right) of its halves; an
   absent half passes the other one through. So the sum depends on the set of (id, value) alone, and nodes of
-  any disjoint ranges of ids merge to the bits of one server.
+  any disjoint ranges of ids merge to the bits of one server. Nodes of inputs declared weights have
+  levels from BLOCK_BITS on: the first sums, within a block and a step, are the server's.
 Accuracy: each addition is rounded once to the format, to nearest even; NaN is the canonical one.
 Shapes: `values` are [nodes, numbers] in f64, which holds the numbers of every format exactly.
 Cost: 64 passes at most over what is left. Source: precision/aligned_sum.h, precision/rounding.h.
@@ -32,6 +33,8 @@ FORMATS = {
     "e5m2": Format(3, -16, 57344.0, True),
     "e4m3": Format(4, -9, 448.0, False),
 }
+# Nothing is cut within a block of 2^BLOCK_BITS ids, and the nodes of weights are over whole blocks.
+BLOCK_BITS = 8
 _LEVELS = 64
 
 
@@ -105,6 +108,12 @@ def cover(nodes: Sequence[Node], first: int, last: int, accumulator: str) -> lis
             joined.append(Node(level, begin >> level, values))
         begin = end
     return joined
+
+
+def whole_blocks(first: int, last: int) -> tuple[int, int]:
+    """The first and the last id of the blocks that hold [first, last]."""
+    within = (1 << BLOCK_BITS) - 1
+    return first & ~within, last | within
 
 
 def _root(levels: np.ndarray, indices: np.ndarray, values: np.ndarray, accumulator: str) -> np.ndarray:

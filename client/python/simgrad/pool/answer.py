@@ -149,7 +149,13 @@ class PooledAnswer:
         # Twice as many as servers: while one waits to repeat its shard, another one has the server.
         for _ in range(min(len(shards), 2 * len(servers))):
             threading.Thread(target=self._run, daemon=True).start()
-        return Merge(shards, self._work.message, cutter.is_per_instance, kept is not None)
+        return Merge(
+            shards,
+            self._work.message,
+            cutter.is_per_instance,
+            cutter.is_weights,
+            is_reversal=kept is not None,
+        )
 
     def _most(self, servers: Sequence[Server]) -> int:
         """Instances that one shard may have."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
+from simgrad.pool.aligned_sum import BLOCK_BITS
+from simgrad.request import Declaration, Declared
 from simgrad.v1 import program_pb2, simgrad_pb2, tensor_pb2
-
-BLOCK_BITS = 8  # of the ids between which nothing is cut
-Declared = Mapping[tuple[int, str], tuple[int, int]]  # rank and element type, by kind and name
 
 _KINDS = {
     "initial": program_pb2.INPUT_KIND_STATE,
@@ -69,6 +68,10 @@ class Cutter:
         """Whether an input was sent with a row for each instance."""
         sent = (t for group, k in _KINDS.items() if k == kind for t in getattr(self._message.spec, group))
         return any(t.name == name and self._is_cut(kind, t) for t in sent)
+
+    def is_weights(self, kind: int, name: str) -> bool:
+        """Whether an input is declared weights."""
+        return self._declared.get((kind, name), Declaration(0)).is_weights
 
     def row_bytes(self) -> int:
         """Bytes of the request that belong to one instance."""
@@ -151,8 +154,8 @@ class Cutter:
         return part
 
     def _is_cut(self, kind: int, sent: simgrad_pb2.NamedTensor) -> bool:
-        rank, _ = self._declared.get((kind, sent.name), (len(sent.tensor.shape), 0))
-        return len(sent.tensor.shape) == rank + int(sent.per_step) + 1
+        declared = self._declared.get((kind, sent.name), Declaration(len(sent.tensor.shape)))
+        return len(sent.tensor.shape) == declared.rank + int(sent.per_step) + 1
 
     def _copy_rows(
         self, sent: simgrad_pb2.NamedTensor, target: simgrad_pb2.NamedTensor, shard: Shard

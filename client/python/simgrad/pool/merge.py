@@ -16,7 +16,7 @@ from simgrad.delivery import identity
 from simgrad.pieces import Pieces
 from simgrad.pool.cut import Shard
 from simgrad.pool.kept_shards import KeptShard, KeptShards
-from simgrad.pool.merge_gradient import IsPerInstance, merged_gradient
+from simgrad.pool.merge_gradient import OfInput, merged_gradient
 from simgrad.pool.merge_result import Part, merged_rollout
 from simgrad.pool.merge_steps import ForwardMerge, merged_backward
 from simgrad.v1 import diagnostics_pb2, simgrad_pb2
@@ -47,7 +47,7 @@ class Merge:
     Args:
       shards: in the order of their ids.
       request: the whole request, a RolloutRequest or a GradientRequest.
-      is_per_instance: of the inputs that were sent.
+      is_per_instance: of the inputs that were sent. is_weights: of those that are declared.
       is_reversal: whether the answer is that of a Vjp. A server that simulates its shard again tells more; that is
         left out.
     Errors: FailedPrecondition (reason MIXED_SERVERS) where two servers are of different revisions, or made
@@ -58,12 +58,14 @@ class Merge:
         self,
         shards: Sequence[Shard],
         request: Any,
-        is_per_instance: IsPerInstance,
+        is_per_instance: OfInput,
+        is_weights: OfInput,
         is_reversal: bool = False,
     ):
         self._request = request
         self._is_reversal = is_reversal
         self._is_per_instance = is_per_instance
+        self._is_weights = is_weights
         self._is_gradient = isinstance(request, simgrad_pb2.GradientRequest)
         self._message = simgrad_pb2.GradientPart if self._is_gradient else simgrad_pb2.RolloutPart
         self._answers = [_Answer(shard) for shard in shards]
@@ -225,7 +227,9 @@ class Merge:
             _merge_kept(self._answers, rollout)
             yield self._part(result=rollout)
             return
-        gradient = merged_gradient(parts, policy, self._is_per_instance, request)
+        gradient = merged_gradient(
+            parts, policy, self._is_per_instance, self._is_weights, request
+        )
         gradient.rollout.CopyFrom(rollout)
         yield self._part(result=gradient)
 

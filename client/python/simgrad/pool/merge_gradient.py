@@ -9,7 +9,7 @@ from typing import Callable, Iterable, Sequence
 import numpy as np
 
 from simgrad import arrays
-from simgrad.pool.aligned_sum import Node, cover, merged, multiply, round_to
+from simgrad.pool.aligned_sum import Node, cover, merged, multiply, round_to, whole_blocks
 from simgrad.pool.loss_scaler import next_state
 from simgrad.pool.merge_result import Part, in_rows, setting_of
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2, tensor_pb2
@@ -21,13 +21,14 @@ _KINDS = {
 }
 _COUNTED = re.compile(r"(\d+)( (?:cotangents overflowed|runs of loop|solves at) .*)", re.DOTALL)
 _SKIPPED = "the gradient is skipped: "
-IsPerInstance = Callable[[int, str], bool]  # by kind and name
+OfInput = Callable[[int, str], bool]  # by kind and name
 
 
 def merged_gradient(
     parts: Sequence[Part],
     policy: policy_pb2.ResolvedPolicy,
-    is_per_instance: IsPerInstance,
+    is_per_instance: OfInput,
+    is_weights: OfInput,
     request: simgrad_pb2.GradientRequest,
 ) -> simgrad_pb2.GradientResult:
     """All of the result but `rollout`.
@@ -65,7 +66,10 @@ def merged_gradient(
             is_finite = _write_sum(nodes, policy, result.loss_scale, target.gradient)
             sums_overflowed = sums_overflowed or not is_finite
             if request.return_tree:
-                _write_tree(nodes, parts, policy, target)
+                ids = _ids_of(parts)
+                if is_weights(entry.kind, entry.name):
+                    ids = whole_blocks(*ids)
+                _write_tree(nodes, ids, policy, target)
     # A server's own sum may overflow where the sum over all does not, so `skipped` of a server counts
     # only for rows that are not finite.
     result.skipped = sums_overflowed or (rows_overflowed and any(a.skipped for a in answers))
@@ -159,16 +163,21 @@ def _write_sum(
     return bool(np.isfinite(scaled).all())
 
 
+def _ids_of(parts: Sequence[Part]) -> tuple[int, int]:
+    """The first and the last id of all."""
+    ids = [part.shard.ids for part in parts]
+    return min(int(i.min()) for i in ids), max(int(i.max()) for i in ids)
+
+
 def _write_tree(
     nodes: Sequence[Node],
-    parts: Sequence[Part],
+    ids: tuple[int, int],
     policy: policy_pb2.ResolvedPolicy,
     target: simgrad_pb2.InputGradient,
 ) -> None:
+    """Joins the nodes to the largest aligned blocks between the first and the last of `ids`."""
     accumulator = setting_of(policy, "gradient").accumulator
-    ids = [part.shard.ids for part in parts]
-    first, last = min(int(i.min()) for i in ids), max(int(i.max()) for i in ids)
-    for node in cover(nodes, first, last, accumulator):
+    for node in cover(nodes, *ids, accumulator):
         target.tree.add(
             level=node.level,
             index=node.index,

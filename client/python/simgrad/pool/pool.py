@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Sequence
 
 import grpc
 
@@ -129,7 +129,7 @@ class Pool(Client):
         kept: KeptShards | None = None,
     ) -> Work:
         try:
-            declared: Mapping[tuple[int, str], tuple[int, int]] = self._declared(world, timeout, retry)
+            declared = self._declared(world, timeout, retry)
         except (errors.InvalidArgument, errors.NotFound):
             declared = {}  # a server shall say it of the request itself
         return Work(method, message, Cutter(message, declared), self._most_instances, kept, set())

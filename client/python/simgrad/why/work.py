@@ -16,7 +16,7 @@ from simgrad.arrays import Bits, PerStep
 from simgrad.clock import Clock
 from simgrad.policy import Policy
 from simgrad.progress import ProgressCallback, observer_of
-from simgrad.request import Arrays, Cotangents, declarations_of, with_defaults
+from simgrad.request import Arrays, Cotangents, Declaration, declarations_of, with_defaults
 from simgrad.results import Gradient, Rollout
 from simgrad.v1 import program_pb2
 from simgrad.world import World
@@ -201,7 +201,7 @@ class Work:
 
     def each(self) -> Work:
         """The same work with every differentiable input sent once for each instance, so that each gradient
-        is one instance's."""
+        is one instance's. Variants of it must be `without_weights`."""
         inputs = {group: dict(arrays) for group, arrays in self.inputs.items()}
         own = dict(self.own)
         for group in DIFFERENTIABLE:
@@ -250,15 +250,17 @@ def work_of(
     declared = declarations_of(source)
     own, stepped, real, counts = {}, {}, {}, set()
     for group, kind in _KINDS.items():
-        ranks = {n: declared.get((kind, n), (np.ndim(_bare(x)), 0)) for n, x in inputs[group].items()}
+        of = {
+            n: declared.get((kind, n), Declaration(np.ndim(_bare(x)))) for n, x in inputs[group].items()
+        }
         real[group] = frozenset(
-            n for n, (_, e) in ranks.items() if e == program_pb2.ELEMENT_TYPE_REAL
+            n for n, d in of.items() if d.element == program_pb2.ELEMENT_TYPE_REAL
         )
-        own[group] = frozenset(n for n, x in inputs[group].items() if _has_rows(x, ranks[n][0]))
+        own[group] = frozenset(n for n, x in inputs[group].items() if _has_rows(x, of[n].rank))
         stepped[group] = frozenset(
             n
             for n, x in inputs[group].items()
-            if isinstance(x, PerStep) or np.ndim(_bare(x)) == ranks[n][0] + 2
+            if isinstance(x, PerStep) or np.ndim(_bare(x)) == of[n].rank + 2
         )
         counts |= {len(_bare(inputs[group][n])) for n in own[group]}
     ids = np.array([int(i) for i in instance_ids], np.uint64)
