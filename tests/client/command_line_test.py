@@ -14,7 +14,7 @@ from fake_server import fake, refuse  # noqa: F401
 import simgrad as sg
 from simgrad import command_arguments, command_line, report
 from simgrad.named_world import named_world
-from simgrad.v1 import diagnostics_pb2, simgrad_pb2
+from simgrad.v1 import diagnostics_pb2, program_pb2, simgrad_pb2
 
 
 def options(*arguments):
@@ -191,6 +191,15 @@ def test_integers_of_messages_are_numbers_whatever_their_width():
     block.terminations.add(site="s", checks=[3])
     fields = report.message_dict(block)
     assert fields["sampled_steps"] == [1, 2] and fields["terminations"][0]["checks"] == [3]
+
+
+def test_the_list_of_worlds_tells_weights_apart_from_params():
+    world = simgrad_pb2.WorldSchema(name="net")
+    kind = program_pb2.INPUT_KIND_PARAM
+    world.inputs.add(kind=kind, name="w", shape=[4, 64], weights=True, description="of the first layer")
+    world.inputs.add(kind=kind, name="k", description="a spring")
+    lines = report.worlds_text({"worlds": [report.message_dict(world)]}).splitlines()
+    assert lines[1:3] == ["  weights w[4, 64]: of the first layer", "  param k[]: a spring"]
 
 
 def test_a_reader_that_has_left_ends_it_quietly():

@@ -135,6 +135,18 @@ def test_array_defaults_go_along():
     assert not sent.controls
 
 
+def test_a_controller_says_which_of_its_inputs_are_weights():
+    @sg.controller
+    def network(angle, speed, w: sg.Weights[2] = np.ones(2), gain: sg.Param = 1.0, b: sg.Weights = 0.0):
+        return gain * (w @ np.stack([angle, speed]) + b)
+
+    closed = sg.compose(pendulum, network, control="torque")
+    assert inputs(closed, PARAM) == ["gravity", "w", "gain", "b"]
+    assert [i.name for i in closed.program.inputs if i.weights] == ["w", "b"]
+    twice = sg.compose(closed, lambda angle: angle)
+    assert [i.name for i in twice.program.inputs if i.weights] == ["w", "b"]
+
+
 def test_annotations_may_be_text():
     size = 3
 

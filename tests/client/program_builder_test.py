@@ -66,6 +66,15 @@ def test_states_come_first_among_the_inputs():
     assert [i.name for i in b.build().inputs] == ["x", "k"]
 
 
+def test_weights_are_params_that_are_declared_so():
+    b = ProgramBuilder("w")
+    x, w, k = b.state("x", (3,)), b.weights("w", (3, 3), default=0.5), b.param("k")
+    b.next(x=k * (x @ w))
+    declared = {i.name: (i.kind, i.weights, i.default_value) for i in b.build().inputs}
+    param = program_pb2.INPUT_KIND_PARAM
+    assert declared["w"] == (param, True, 0.5) and declared["k"] == (param, False, 0.0)
+
+
 def test_a_loop_carries_tests_and_exports():
     b = ProgramBuilder("w")
     x = b.state("x")

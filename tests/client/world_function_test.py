@@ -99,13 +99,27 @@ def test_an_array_as_default_is_sent_where_the_caller_sends_none():
     assert not any(i.HasField("default_value") for i in spin.program.inputs)
     state, param = program_pb2.INPUT_KIND_STATE, program_pb2.INPUT_KIND_PARAM
     real = program_pb2.ELEMENT_TYPE_REAL
-    declared = {(state, "x"): (1, real), (param, "k"): (1, real)}
+    declared = {(state, "x"): request.Declaration(1, real), (param, "k"): request.Declaration(1, real)}
     sent = request.rollout_spec(spin, lambda: declared, steps=1, params={"k": [6.0, 7.0]})
     assert [t.name for t in sent.initial] == ["x"] and [t.name for t in sent.params] == ["k"]
     np.testing.assert_array_equal(arrays.from_tensor(sent.initial[0].tensor), [1.0, 2.0, 3.0])
     np.testing.assert_array_equal(arrays.from_tensor(sent.params[0].tensor), [6.0, 7.0])
     with pytest.raises(ValueError, match=r"default of shape \(2,\) for an input of shape \(3,\)"):
         sg.State(3, default=[1.0, 2.0])
+
+
+def test_weights_are_params_that_all_instances_share():
+    @sg.world
+    def layer(x: sg.State[2], w: sg.Weights[2, 2] = np.eye(2), b: sg.Weights[2] = 0.0, k: sg.Param = 1.0):
+        return k * np.tanh(x @ w + b)
+
+    program = layer.program
+    assert [i.name for i in program.inputs if i.weights] == ["w", "b"]
+    assert {i.kind for i in program.inputs if i.weights} == {program_pb2.INPUT_KIND_PARAM}
+    assert layer.array_defaults[program_pb2.INPUT_KIND_PARAM]["w"].tolist() == [[1, 0], [0, 1]]
+    declared = request.declarations_of(program)
+    assert declared[program_pb2.INPUT_KIND_PARAM, "w"] == (2, program_pb2.ELEMENT_TYPE_REAL, True)
+    assert not declared[program_pb2.INPUT_KIND_PARAM, "k"].is_weights
 
 
 def test_a_state_that_is_not_returned_stays():

@@ -81,7 +81,17 @@ from simgrad.retry import Retry
 from simgrad.stream import Stream
 from simgrad.why import Comparison, Sensitivity, Tuned
 from simgrad.world import World
-from simgrad.world_function import Config, Control, Data, FunctionWorld, Param, State, Step, world
+from simgrad.world_function import (
+    Config,
+    Control,
+    Data,
+    FunctionWorld,
+    Param,
+    State,
+    Step,
+    Weights,
+    world,
+)
 from simgrad import worlds  # noqa: E402  built on all of the above
 
 __all__ = [
@@ -142,6 +152,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
+    "Weights",
     "World",
     "accept",
     "builder",

@@ -15,6 +15,7 @@ from simgrad.program_edit import depending_on, values_read
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import INPUT_KIND_CONTROL, INPUT_KIND_PARAM, INPUT_KIND_STATE
 from simgrad.world import World
+from simgrad.world_function import written_input
 
 
 class ComposedWorld(World):
@@ -57,7 +58,7 @@ def compose(
 
         closed = sg.compose(pendulum, feedback)         # the control `torque` is no input any more
 
-    The weights become params, and the control becomes an observable of its name, which costs go on
+    The weights become params, declared as in the controller, and the control becomes an observable of its name, which costs go on
     reading; a terminal cost reads that of the last step. Where the controller reads an observable, what
     that is computed from runs before the controller. Several controls take several controllers, one
     compose() after the other, or one controller that returns all of them.
@@ -80,9 +81,7 @@ def compose(
     replaced = {n: b.declared(INPUT_KIND_CONTROL)[n] for n in names}
     reached = _reached(program, replaced)
     readable = _readable(b, set(names), reached)
-    weights = {
-        n: b.param(n, declared.shape, declared.number) for n, declared in made_by.weights.items()
-    }
+    weights = {n: written_input(b, n, declared) for n, declared in made_by.weights.items()}
     with functions.writing(b), b.role(role):
         given = made_by.controls(readable, weights, {n: x.shape for n, x in replaced.items()})
         computed = _following(b, made_by, given, replaced)

@@ -50,7 +50,8 @@ class Controller(ABC):
 
     Attributes:
       name: for messages.
-      weights: its own inputs, by name; they become params of the composed world.
+      weights: its own inputs, by name; they become params of the composed world, those that are
+        Weights declared as such.
     """
 
     name: str
@@ -110,7 +111,8 @@ def controller(function: Function | None = None, /, **weights: Declared) -> Any:
         def feedback(angle, speed, gain: sg.Param[2] = 0.0):
             return gain[0] * angle + gain[1] * speed
 
-    Arguments declared as sg.Param, by annotation or by keywords of the decorator, are its weights; all
+    Arguments declared as sg.Weights or sg.Param, by annotation or by keywords of the decorator, are its
+    weights; sg.Param may be sent per instance, sg.Weights takes less memory for its gradient. All
     others are read from the world, by name. It returns one control, several in the order in which
     `compose` names them, or a mapping by name.
 
@@ -133,6 +135,6 @@ def controller_of(
     if other := [n for n in declared if n not in params]:
         raise TypeError(
             f"{function.__name__}: {', '.join(other)} is read from the world, and has no annotation; "
-            "sg.Param makes a weight"
+            "sg.Weights or sg.Param makes a weight"
         )
     return FunctionController(function, params)

@@ -59,6 +59,17 @@ class ProgramBuilder(ControlFlow):
     ) -> Expression:
         return self._input(program_pb2.INPUT_KIND_PARAM, name, shape, default)
 
+    def weights(self, name: str, shape: Sequence[int], default: float | None = None) -> Expression:
+        """A param that all instances share, such as the matrices and biases of a network.
+
+        Requests send it in `params`, and find its gradient there. The server adds that up over the
+        instances of each block of 256 ids within a step, so it takes memory for each block and not
+        for each instance. An array for each instance is refused: that takes `param`.
+        """
+        made = self.param(name, shape, default)
+        self.program.inputs[-1].weights = True
+        return made
+
     def control(
         self, name: str, shape: Sequence[int] = (), default: float | None = None
     ) -> Expression:

@@ -285,7 +285,8 @@ class TreeNode:
     """The sum of a shared gradient over the instance ids [index << level, (index + 1) << level).
 
     `value` has the shape of the gradient, in the accumulator of role gradient, with the loss scale.
-    A node is round(left + right) of its halves; an absent half passes the other through.
+    A node is round(left + right) of its halves; an absent half passes the other through. Those of an
+    input declared weights are over whole blocks of 256 ids: level >= 8.
     """
 
     level: int
@@ -322,9 +323,11 @@ class Gradient(Rollout):
         whose name occurs in two kinds stands there as "param.k", "control.k".
       gated_by: the site that in this run gated a disconnected input (connected == 0), by name; "" where none
         did.
-      zero_share: of the instances that count, those whose gradient is 0 in every element, by name.
+      zero_share: of the instances that count, those whose gradient is 0 in every element (of
+        an input declared weights: in every step), by name.
       magnitudes: the smallest and the largest finite magnitude that is not 0 of what an instance
-        gave, before weights and without the loss scale; (inf, 0) where all are 0.
+        gave (to an input declared weights: in one step), before weights and without the loss scale;
+        (inf, 0) where all are 0.
       loss_scale: the scale that was applied and divided out again. loss_scale_state: what to give
         to `Policy.dynamic_loss_scale` next; None where the scale is fixed.
       skipped: a scaled gradient was not finite. left_out: instances left out by

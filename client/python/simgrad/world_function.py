@@ -68,6 +68,11 @@ class Param(Declared):
     """The same at every step; gradients go to it."""
 
 
+class Weights(Param):
+    """A param that all instances share, such as a matrix of a network: w: sg.Weights[4, 64]. Its
+    gradient takes memory for each block of 256 instances; that of a Param takes it for each instance."""
+
+
 class Control(Declared):
     """May be sent per step; gradients go to it."""
 
@@ -88,6 +93,7 @@ class Step(Declared):
 _KINDS: dict[type[Declared], int] = {
     State: program_pb2.INPUT_KIND_STATE,
     Param: program_pb2.INPUT_KIND_PARAM,
+    Weights: program_pb2.INPUT_KIND_PARAM,
     Control: program_pb2.INPUT_KIND_CONTROL,
     Data: program_pb2.INPUT_KIND_DATA,
 }
@@ -189,7 +195,7 @@ class FunctionWorld(World):
 
     def _write(self) -> ProgramBuilder:
         b = ProgramBuilder(self._title, self._level)
-        inputs = {name: _input(b, name, declared) for name, declared in self._inputs.items()}
+        inputs = {name: written_input(b, name, declared) for name, declared in self._inputs.items()}
         with functions.writing(b):
             if self._start is not None:
                 start = self._start
@@ -216,7 +222,8 @@ def _by_name(b: ProgramBuilder, names: Sequence[str]) -> list[tuple[str, Any]]:
     return [(i.name, i) for i in b.program.inputs if i.name in names]
 
 
-def _input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
+def written_input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
+    """Declares an input in the program that is being written."""
     if isinstance(declared, State):
         return b.state(name, declared.shape, element_of(declared.dtype), declared.number)
     if isinstance(declared, Config):
@@ -225,8 +232,13 @@ def _input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
         return b.config(name, declared.number)
     if isinstance(declared, Step):
         return b.step()
-    write = {Param: b.param, Control: b.control, Data: b.data}[type(declared)]
-    return write(name, declared.shape, declared.number)
+    writers: dict[type[Declared], Callable[..., Expression]] = {
+        Param: b.param,
+        Weights: b.weights,
+        Control: b.control,
+        Data: b.data,
+    }
+    return writers[type(declared)](name, declared.shape, declared.number)
 
 
 def _write_cost(b: ProgramBuilder, cost: _Cost, inputs: Mapping[str, Expression]) -> None:
@@ -278,7 +290,8 @@ def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str
         elif name not in declared:
             raise TypeError(
                 f"{function.__name__}: what is {name}? Annotate it ({name}: sg.State), or give it to "
-                f"the decorator (sg.world({name}=sg.State(3))): State, Param, Control, Data, Config or Step"
+                f"the decorator (sg.world({name}=sg.State(3))): State, Param, Weights, Control, Data, "
+                "Config or Step"
             )
     if takes_more:
         declared.update({name: kind for name, kind in given.items() if name not in declared})
@@ -316,8 +329,8 @@ def world(
         def final_energy(speed):
             return 0.5 * speed * speed
 
-    Its arguments are states, params, controls, data, config and the step, by annotation or by keywords of
-    the decorator (sg.world(angle=sg.State(3))). It returns the next states, as a mapping (a state that is not
+    Its arguments are states, params, weights, controls, data, config and the step, by annotation or by keywords
+    of the decorator (sg.world(angle=sg.State(3))). It returns the next states, as a mapping (a state that is not
     in it stays) or in their order. It runs once, to write the program: Python's own `if` and loops decide then,
     and where, cond, while_loop, for_loop and scan for each instance.
 
