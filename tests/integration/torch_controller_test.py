@@ -159,7 +159,9 @@ def test_shared_frozen_replaced_and_narrow_parameters(root, server):
 shared = nn.Linear(3, 3)
 tied = nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(3, 2))
 tied[3].bias.requires_grad_(False)
-closed = sg.compose(pendulum, simgrad.torch.controller(tied, name=""), control="torque")
+closed = sg.compose(pendulum, simgrad.torch.controller(tied, name="", per_instance="3.bias"), control="torque")
+assert {i.name for i in closed.program.inputs if i.weights} == {"0.weight", "0.bias", "3.weight"}
+refused(ValueError, "no parameter 3.bies; there are 0.weight", lambda: simgrad.torch.controller(tied, name="", per_instance=["3.bies"]))
 assert set(closed.controllers[0].weights) == {"0.weight", "0.bias", "3.weight", "3.bias"}
 out = simgrad.torch.rollout(client, closed, steps=STEPS, initial=START, objective="effort")
 out.value.backward()

@@ -11,7 +11,7 @@ from simgrad.controllers import Controller, Readable, Shapes
 from simgrad.expression import Expression
 from simgrad.numpy_functions import concatenate
 from simgrad.torch_layers import check, written
-from simgrad.world_function import Param
+from simgrad.world_function import Param, Weights
 
 
 class ModuleController(Controller):
@@ -21,7 +21,13 @@ class ModuleController(Controller):
       module: the module itself. parameters: its parameters themselves, by the names of the weights.
     """
 
-    def __init__(self, module: torch.nn.Module, observe: Sequence[str] | None, name: str):
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        observe: Sequence[str] | None,
+        name: str,
+        per_instance: Sequence[str] = (),
+    ):
         check(module)
         self.module = module
         self.name = name
@@ -31,7 +37,14 @@ class ModuleController(Controller):
         self.parameters: dict[str, Any] = {
             prefix + n: parameter for n, parameter in module.named_parameters()
         }
-        self.weights = {n: Param(tuple(p.shape)) for n, p in self.parameters.items()}
+        if unknown := [n for n in per_instance if n not in self.parameters]:
+            raise ValueError(
+                f"per_instance: no parameter {', '.join(unknown)}; there are {', '.join(self.parameters)}"
+            )
+        self.weights: dict[str, Param] = {
+            n: (Param if n in per_instance else Weights)(tuple(p.shape))
+            for n, p in self.parameters.items()
+        }
 
     def values(self) -> Mapping[str, Any]:
         return {n: as_numbers(parameter) for n, parameter in self.parameters.items()}
@@ -61,7 +74,11 @@ class ModuleController(Controller):
 
 
 def controller(
-    module: torch.nn.Module, *, observe: str | Sequence[str] | None = None, name: str = "policy"
+    module: torch.nn.Module,
+    *,
+    observe: str | Sequence[str] | None = None,
+    name: str = "policy",
+    per_instance: str | Sequence[str] = (),
 ) -> ModuleController:
     """A module of PyTorch as a controller, for `simgrad.compose`.
 
@@ -72,19 +89,27 @@ def controller(
 
     The module reads one vector: what it observes, flat, one after the other. Its output is a vector of
     the controls' numbers, in the order in which `compose` names them. Parameters keep PyTorch's shapes,
-    and one that several layers share is one weight. Requests send the numbers that they have at that
-    time; `simgrad.torch.rollout` sends the parameters themselves, which get the gradients.
+    and one that several layers share is one weight. They are sg.Weights, which all instances share. Requests
+    send the numbers that they have at that time; `simgrad.torch.rollout` sends the parameters themselves,
+    which get the gradients.
 
     Args:
       module: nn.Sequential of Linear, LayerNorm, Identity and activations (an error lists them), nested
         or alone. Later changes of its layers change no world.
       observe: states, observables and inputs by name; None: every real state, in their order.
       name: in front of the names of weights: "policy.0.weight".
-    Errors: TypeError for a module that has no translation; ValueError, of compose, for sizes that do not fit.
+      per_instance: names of parameters that requests may send for each instance; they are sg.Param.
+    Errors: TypeError for a module that has no translation; ValueError for a name in `per_instance` that no
+      parameter has, and, of compose, for sizes that do not fit.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module: a torch.nn.Module, not {module!r}")
-    return ModuleController(module, [observe] if isinstance(observe, str) else observe, name)
+    return ModuleController(
+        module,
+        [observe] if isinstance(observe, str) else observe,
+        name,
+        [per_instance] if isinstance(per_instance, str) else per_instance,
+    )
 
 
 def as_numbers(tensor: torch.Tensor) -> Any:
