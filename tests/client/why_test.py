@@ -22,8 +22,15 @@ from simgrad.why.sensitivity import MOST_DIGITS, significant_digits
 from simgrad.why.sentence import Sentence, sentences, ulps
 from simgrad.why.split import parts_of
 from simgrad.why.tune import cheaper
-from simgrad.why.variants import ROLES, name_of, policies_by_name, variants_of, with_rounding
-from simgrad.why.work import work_of
+from simgrad.why.variants import (
+    ROLES,
+    name_of,
+    policies_by_name,
+    variants_of,
+    with_rounding,
+    without_weights,
+)
+from simgrad.why.work import Variant, work_of
 
 BALL = sg.World("bouncing_ball", contact="toi")
 
@@ -266,6 +273,16 @@ def test_shared_inputs_that_are_differentiated_are_sent_for_each_instance(work):
     assert each.inputs["controls"]["u"].array.shape == (3, 4, 2)
     assert each.take([1]).inputs["controls"]["u"].array.shape == (1, 4, 2)
     assert each.inputs["initial"]["x"] is work.inputs["initial"]["x"]
+
+
+def test_weights_that_are_sent_for_each_instance_are_params():
+    variant = Variant("f32", sg.worlds.cartpole((4, 1)), sg.Policy("f32"), 3)
+    changed = without_weights(variant).world.program
+    assert not any(i.weights for i in changed.inputs)
+    for i in changed.inputs:
+        i.weights = i.name in ("w1", "b1")
+    assert changed == variant.world.program, "nothing else changes, and the world itself stays"
+    assert without_weights(Variant("f32", BALL, sg.Policy("f32"), 3)).world is BALL
 
 
 def test_cheaper_formats_are_those_of_fewer_bits_the_fewest_first():

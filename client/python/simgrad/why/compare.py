@@ -16,7 +16,7 @@ from simgrad.why.recorder import Recorder
 from simgrad.why.sentence import Sentence, sentences
 from simgrad.why.split import Parts, split
 from simgrad.why.table import aligned
-from simgrad.why.variants import Policies, variants_of
+from simgrad.why.variants import Policies, variants_of, without_weights
 from simgrad.why.work import Calls, Variant, Work, check_arguments, work_of
 from simgrad.world import World
 
@@ -154,7 +154,7 @@ def compare(
         plain, work = work_of(client, world, calls, **arguments)
         variants = [_plain(v, world, plain) for v in variants]
         if divide:
-            work = work.each()
+            work, variants = work.each(), [without_weights(v) for v in variants]
         reference, *others = variants
         calls.expect(sum(v.steps for v in variants) * (2 if gradient else 1))
         recorder = Recorder(work, gradient)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Iterable, Mapping, Sequence
 
 from simgrad.policy import Policy
+from simgrad.v1 import program_pb2
 from simgrad.why.work import Variant
 from simgrad.world import World
 from simgrad.world_function import FunctionWorld
@@ -74,6 +75,18 @@ def _scales_network(policy: Policy) -> bool:
         if role.role == "network" and role.setting.scale:
             scales = role.setting.scale == "amax"
     return scales
+
+
+def without_weights(variant: Variant) -> Variant:
+    """The variant in a world whose weights are params, which may be sent once for each instance."""
+    program = variant.world.program
+    if program is None or not any(i.weights for i in program.inputs):
+        return variant
+    changed = program_pb2.Program()
+    changed.CopyFrom(program)
+    for i in changed.inputs:
+        i.weights = False
+    return replace(variant, world=World(program=changed))
 
 
 def variants_of(

@@ -15,12 +15,12 @@ from typing import Any, Sequence
 import numpy as np
 
 import simgrad.functions as sgf
-from simgrad.world_function import Config, FunctionWorld, Param, State, world
+from simgrad.world_function import Config, FunctionWorld, Param, State, Weights, world
 
 
 def cartpole(sizes: Sequence[int] = (4, 64, 64, 1), *, h: float = 0.02) -> FunctionWorld:
-    """States x, speed, angle, spin; params w1 [sizes[0], sizes[1]], b1 [sizes[1]], w2, b2 and so on,
-    gravity, cart, pole (masses), length, limit.
+    """States x, speed, angle, spin; weights w1 [sizes[0], sizes[1]], b1 [sizes[1]], w2, b2 and so on,
+    which all instances share, sent as params; params gravity, cart, pole (masses), length, limit.
 
     Args:
       sizes: of the network's input, 4, its layers, and its output, 1.
@@ -30,8 +30,8 @@ def cartpole(sizes: Sequence[int] = (4, 64, 64, 1), *, h: float = 0.02) -> Funct
     if len(sizes) < 2 or sizes[0] != 4 or sizes[-1] != 1:
         raise ValueError(f"sizes {tuple(sizes)}: from 4 numbers of the state to 1 push")
     layers = range(1, len(sizes))
-    weights: dict[str, Any] = {f"w{i}": Param(sizes[i - 1], sizes[i]) for i in layers}
-    biases: dict[str, Any] = {f"b{i}": Param(sizes[i], default=0.0) for i in layers}
+    weights: dict[str, Any] = {f"w{i}": Weights(sizes[i - 1], sizes[i]) for i in layers}
+    biases: dict[str, Any] = {f"b{i}": Weights(sizes[i], default=0.0) for i in layers}
 
     @world(
         name="cartpole",
@@ -73,7 +73,7 @@ def cartpole(sizes: Sequence[int] = (4, 64, 64, 1), *, h: float = 0.02) -> Funct
 
 
 def cartpole_weights(sizes: Sequence[int] = (4, 64, 64, 1), seed: int = 0) -> dict[str, np.ndarray]:
-    """Random matrices for params of `cartpole`: normal, of variance 1 / inputs, the last a tenth."""
+    """Random matrices for weights of `cartpole`: normal, of variance 1 / inputs, the last a tenth."""
     random = np.random.default_rng(seed)
     scale = [1.0] * (len(sizes) - 2) + [0.1]
     return {
