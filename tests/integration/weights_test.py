@@ -7,6 +7,7 @@ from result_bits import differences
 from same_bits import unequal
 
 import simgrad as sg
+from simgrad.pool.aligned_sum import Node, merged, multiply, pairwise, round_to
 from simgrad.v1 import program_pb2
 
 SIZES = (4, 8, 1)
@@ -133,6 +134,54 @@ def test_the_gradient_agrees_with_central_differences(client):
         )
         found = float(np.sum(g.params[n] * direction))
         assert found == pytest.approx((up - down) / 2e-5, rel=1e-6), n
+
+
+@sg.world
+def fed(x: sg.State, d: sg.Data[3], w: sg.Weights[3]):
+    return x
+
+
+@fed.stage_cost
+def cost(d, w):
+    return (w * d).sum()
+
+
+SUMS = [("f64", "f64"), ("f32", "f64"), ("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f16")]
+
+
+@pytest.mark.parametrize("scale", [1.0, 64.0])
+@pytest.mark.parametrize("format, accumulator", SUMS)
+def test_sums_are_those_of_the_definition(client, format, accumulator, scale):
+    """docs/numerics.md section 6. In each step instance i gives scale d[i] to w, which is exact: d has 7
+    bits, and w[k] d[k] is a product in role objective."""
+    random = np.random.default_rng(12)
+    ids = np.sort(random.permutation(2000)[:700]).astype(np.uint64)
+    d = random.integers(-127, 128, (700, STEPS, 3)) / 64.0
+    weights = random.normal(1.0, 0.3, 700)
+    policy = sg.Policy("f32").role("gradient", format=format, accumulator=accumulator)
+    g = client.gradient(
+        fed,
+        steps=STEPS,
+        policy=policy.loss_scale(scale),
+        initial={"x": 0.0},
+        params={"w": np.ones(3)},
+        data={"d": sg.PerStep(d)},
+        instance_ids=ids.tolist(),
+        weights=weights,
+        objective="cost",
+    )
+    blocks = []
+    for number in np.unique(ids >> np.uint64(8)):
+        rows = ids >> np.uint64(8) == number
+        total = np.zeros(3)
+        for t in reversed(range(STEPS)):
+            leaves = multiply(format, weights[rows, None], scale * d[rows, t])
+            entry = round_to(format, pairwise(ids[rows], leaves, accumulator))
+            total = round_to(format, total + entry)
+        blocks.append(Node(8, int(number), total))
+    expected = round_to(format, merged(blocks, accumulator, 3))
+    np.testing.assert_array_equal(g.params["w"].astype(np.float64), multiply(format, expected, np.array(1 / scale)))
+    assert g.magnitudes["w"] == (np.abs(d[d != 0]).min(), np.abs(d).max())
 
 
 # ---- The bits ----
