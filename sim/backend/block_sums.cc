@@ -256,6 +256,9 @@ void BlockSums::MakePieces() {
     block.of_groups.assign(of_groups.begin(), of_groups.end());
     begin = end;
   }
+  for (const Group& group : groups_) {
+    most_pieces_ = std::max(most_pieces_, static_cast<int64_t>(group.pieces.size()));
+  }
 }
 
 void BlockSums::MakePiece(const precision::AlignedBlock& node, size_t begin, size_t end,
@@ -302,6 +305,7 @@ void BlockSums::MakePiece(const precision::AlignedBlock& node, size_t begin, siz
 // ---- sums of entries ----
 
 void BlockSums::Open(int64_t entries) {
+  if (entries != entries_) spare_.clear();
   entries_ = entries;
   for (Group& group : groups_) group.waiting = 0;
   for (Block& block : blocks_) {
@@ -311,89 +315,40 @@ void BlockSums::Open(int64_t entries) {
   }
 }
 
-template <class T>
-void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* numbers,
-                     int64_t element_stride, int64_t row_stride, WorkMeter& meter) {
-  Group& to = groups_[static_cast<size_t>(group)];
-  if (to.pieces.empty()) return;
-  const Wanted& wanted = wanted_[which];
-  if (to.sums.empty()) {
-    ResizeInPieces(meter, to.sums, static_cast<size_t>(entries_ * numbers_) * to.pieces.size());
+void BlockSums::TakeMemory(Group& group) {
+  const std::scoped_lock lock(mutex_);
+  if (spare_.empty()) {
+    const int64_t most = entries_ * numbers_ * most_pieces_;
+    group.sums = std::make_unique_for_overwrite<double[]>(static_cast<size_t>(most));
+    return;
   }
-  const Format format = setting_.format;
-  const Format accumulator = setting_.accumulator;
-  const bool is_plain =
-      format == (sizeof(T) == 4 ? Format::kF32 : Format::kF64) &&
-      (accumulator == Format::kF64 || (accumulator == Format::kF32 && format == Format::kF32));
-  for (size_t p = 0; p < to.pieces.size(); ++p) {
-    const Piece& piece = to.pieces[p];
-    const int64_t rows = static_cast<int64_t>(piece.rows.size());
-    const size_t place = static_cast<size_t>(entry) * to.pieces.size() + p;
-    double* const sums = to.sums.data() + place * static_cast<size_t>(numbers_) + wanted.offset;
-    meter.Add(kNumberWork * wanted.elements * (1 + rows / 8));
-    if (piece.is_dense && is_plain && row_stride == 1) {
-      const T* const from = numbers + piece.rows.front();
-      if (accumulator == Format::kF64) {
-        SumNeighbours<double>(from, element_stride, wanted.elements, rows, piece.weights.data(),
-                              piece.all_ones, sums);
-      } else {
-        SumNeighbours<T>(from, element_stride, wanted.elements, rows, piece.weights.data(),
-                         piece.all_ones, sums);
-      }
-      continue;
-    }
-    constexpr int64_t kAtOnce = 256;
-    std::array<double, kAtOnce> leaf;
-    for (int64_t begin = 0; begin < wanted.elements; begin += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, wanted.elements - begin);
-      const std::span<double> leaves(leaf.data(), static_cast<size_t>(count));
-      precision::AlignedSum sum(static_cast<size_t>(count), accumulator);
-      for (int64_t k = 0; k < rows; ++k) {
-        meter.Add(kNumberWork * count);
-        const T* const from = numbers + piece.rows[static_cast<size_t>(k)] * row_stride;
-        const double weight = piece.weights[static_cast<size_t>(k)];
-        for (int64_t e = 0; e < count; ++e) {
-          leaf[static_cast<size_t>(e)] = precision::Mul(
-              format, weight, static_cast<double>(from[(begin + e) * element_stride]));
-        }
-        sum.Add(piece.ids[static_cast<size_t>(k)], leaves);
-      }
-      const std::vector<double> root = sum.Take();
-      std::copy(root.begin(), root.end(), sums + begin);
-    }
-  }
-  See(to, group * rows_of_group_, which, numbers, element_stride, row_stride);
+  group.sums = std::move(spare_.back());
+  spare_.pop_back();
 }
 
+// The magnitudes of rows that adjoin, as they are seen.
 template <class T>
-void BlockSums::See(const Group& group, int64_t first_row, size_t which, const T* numbers,
-                    int64_t element_stride, int64_t row_stride) {
-  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-  Seen& seen = seen_[which];
-  const T least_told = NotBelow<T>(least_told_);
-  const T infinite = NotBelow<T>(least_infinite_);
+struct BlockSums::Extremes {
+  T least_told = 0, infinite = 0;
   T smallest = std::numeric_limits<T>::infinity();
   T largest = 0;
-  constexpr int64_t kAtOnce = 64;
-  std::array<Bits, kAtOnce> least, most;
-  const int64_t elements = wanted_[which].elements;
-  for (const Piece& piece : group.pieces) {
-    for (size_t begin = 0; begin < piece.rows.size();) {
-      // Rows that adjoin.
-      size_t end = begin + 1;
-      while (end < piece.rows.size() && end - begin < kAtOnce && row_stride == 1 &&
-             piece.rows[end] == piece.rows[end - 1] + 1) {
-        ++end;
-      }
-      const int64_t count = static_cast<int64_t>(end - begin);
+  std::vector<uint8_t>* nonzero = nullptr;  // by row
+
+  // `first_row`: of the `count` rows, in all.
+  void See(const T* from, int64_t element_stride, int64_t elements, int64_t first_row,
+           int64_t count) {
+    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+    constexpr int64_t kAtOnce = 64;
+    std::array<Bits, kAtOnce> least, most;
+    for (int64_t begin = 0; begin < count; begin += kAtOnce) {
+      const int64_t rows = std::min(kAtOnce, count - begin);
       least.fill(~Bits{0});
       most.fill(0);
-      const T* const from = numbers + piece.rows[begin] * row_stride;
-      Bound(from, element_stride, elements, count, least.data(), most.data());
-      for (int64_t r = 0; r < count; ++r) {
+      Bound(from + begin, element_stride, elements, rows, least.data(), most.data());
+      for (int64_t r = 0; r < rows; ++r) {
         const size_t at = static_cast<size_t>(r);
         if (most[at] == 0) continue;
-        seen.nonzero[static_cast<size_t>(first_row + piece.rows[begin] + r)] = 1;
+        (*nonzero)[static_cast<size_t>(first_row + begin + r)] = 1;
         const T low = std::bit_cast<T>(static_cast<Bits>(least[at] + 1));
         const T high = std::bit_cast<T>(most[at]);
         if (low >= least_told && high < infinite) {
@@ -403,18 +358,88 @@ void BlockSums::See(const Group& group, int64_t first_row, size_t which, const T
         }
         // Some are not told; NaN compares as neither.
         for (int64_t e = 0; e < elements; ++e) {
-          const T magnitude = std::abs(from[e * element_stride + r]);
+          const T magnitude = std::abs(from[e * element_stride + begin + r]);
           if (!(magnitude >= least_told && magnitude < infinite)) continue;
           smallest = std::min(smallest, magnitude);
           largest = std::max(largest, magnitude);
         }
       }
-      begin = end;
+    }
+  }
+};
+
+template <class T>
+void BlockSums::GiveTile(const Piece& piece, int64_t first_row, const T* numbers,
+                         int64_t element_stride, int64_t row_stride, int64_t count, double* sums,
+                         Extremes<T>& extremes, WorkMeter& meter) {
+  const Format format = setting_.format;
+  const Format accumulator = setting_.accumulator;
+  const int64_t rows = static_cast<int64_t>(piece.rows.size());
+  meter.Add(kNumberWork * count * (1 + rows / 8));
+  for (size_t begin = 0; begin < piece.rows.size();) {
+    size_t end = begin + 1;
+    while (end < piece.rows.size() && row_stride == 1 &&
+           piece.rows[end] == piece.rows[end - 1] + 1) {
+      ++end;
+    }
+    extremes.See(numbers + piece.rows[begin] * row_stride, element_stride, count,
+                 first_row + piece.rows[begin], static_cast<int64_t>(end - begin));
+    begin = end;
+  }
+  const bool is_plain =
+      format == (sizeof(T) == 4 ? Format::kF32 : Format::kF64) &&
+      (accumulator == Format::kF64 || (accumulator == Format::kF32 && format == Format::kF32));
+  if (piece.is_dense && is_plain && row_stride == 1) {
+    const T* const from = numbers + piece.rows.front();
+    if (accumulator == Format::kF64) {
+      SumNeighbours<double>(from, element_stride, count, rows, piece.weights.data(), piece.all_ones,
+                            sums);
+    } else {
+      SumNeighbours<T>(from, element_stride, count, rows, piece.weights.data(), piece.all_ones,
+                       sums);
+    }
+    return;
+  }
+  std::vector<double> leaves(static_cast<size_t>(count));
+  precision::AlignedSum sum(leaves.size(), accumulator);
+  for (size_t k = 0; k < piece.rows.size(); ++k) {
+    meter.Add(kNumberWork * count);
+    const T* const from = numbers + piece.rows[k] * row_stride;
+    for (size_t e = 0; e < leaves.size(); ++e) {
+      const double number = static_cast<double>(from[static_cast<int64_t>(e) * element_stride]);
+      leaves[e] = precision::Mul(format, piece.weights[k], number);
+    }
+    sum.Add(piece.ids[k], leaves);
+  }
+  const std::vector<double> root = sum.Take();
+  std::copy(root.begin(), root.end(), sums);
+}
+
+template <class T>
+void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* numbers,
+                     int64_t element_stride, int64_t row_stride, WorkMeter& meter) {
+  Group& to = groups_[static_cast<size_t>(group)];
+  if (to.pieces.empty()) return;
+  if (to.sums == nullptr) TakeMemory(to);
+  const Wanted& wanted = wanted_[which];
+  Seen& seen = seen_[which];
+  Extremes<T> extremes = {.least_told = NotBelow<T>(least_told_),
+                          .infinite = NotBelow<T>(least_infinite_),
+                          .nonzero = &seen.nonzero};
+  // Few enough that what is seen is in the nearest cache when it is summed.
+  constexpr int64_t kAtOnce = 128;
+  for (size_t p = 0; p < to.pieces.size(); ++p) {
+    const size_t place = static_cast<size_t>(entry) * to.pieces.size() + p;
+    double* const sums = to.sums.get() + static_cast<int64_t>(place) * numbers_ + wanted.offset;
+    for (int64_t begin = 0; begin < wanted.elements; begin += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, wanted.elements - begin);
+      GiveTile(to.pieces[p], group * rows_of_group_, numbers + begin * element_stride,
+               element_stride, row_stride, count, sums + begin, extremes, meter);
     }
   }
   const std::scoped_lock lock(mutex_);
-  seen.smallest = std::min(seen.smallest, static_cast<double>(smallest));
-  seen.largest = std::max(seen.largest, static_cast<double>(largest));
+  seen.smallest = std::min(seen.smallest, static_cast<double>(extremes.smallest));
+  seen.largest = std::max(seen.largest, static_cast<double>(extremes.largest));
 }
 
 template void BlockSums::Give(int64_t, size_t, int64_t, const float*, int64_t, int64_t, WorkMeter&);
@@ -437,7 +462,7 @@ void BlockSums::Ended(int64_t group, WorkMeter& meter) {
     Join(block, meter);
     const std::scoped_lock lock(mutex_);
     for (size_t of : block.of_groups) {
-      if (--groups_[of].waiting == 0) std::vector<double>().swap(groups_[of].sums);
+      if (--groups_[of].waiting == 0) spare_.push_back(std::move(groups_[of].sums));
     }
   }
 }
@@ -450,7 +475,7 @@ void BlockSums::Join(Block& block, WorkMeter& meter) {
       meter.Add(kNumberWork * numbers_);
       const Group& group = groups_[at.group];
       const size_t place = static_cast<size_t>(entry) * group.pieces.size() + at.piece;
-      sum.Add(group.pieces[at.piece].node, std::span(group.sums.data() + place * width, width));
+      sum.Add(group.pieces[at.piece].node, std::span(group.sums.get() + place * width, width));
     }
     std::vector<double> root = sum.Take();
     RoundAll(root, setting_.format);
@@ -472,7 +497,8 @@ int64_t BlockSums::BytesPerEntry(int threads) const {
   int64_t most = 0;
   int64_t largest = 0;
   for (const Group& group : groups_) {
-    const int64_t own = static_cast<int64_t>(group.pieces.size());
+    // Memory is of the size that the largest needs.
+    const int64_t own = group.pieces.empty() ? 0 : most_pieces_;
     largest = std::max(largest, own);
     held += own;
     most = std::max(most, held);
@@ -481,7 +507,7 @@ int64_t BlockSums::BytesPerEntry(int threads) const {
       if (p > 0 && group.pieces[p - 1].block == of) continue;
       if (--missing[of] > 0) continue;
       for (size_t member : blocks_[of].of_groups) {
-        if (--waiting[member] == 0) held -= static_cast<int64_t>(groups_[member].pieces.size());
+        if (--waiting[member] == 0) held -= most_pieces_;
       }
     }
   }
@@ -489,7 +515,7 @@ int64_t BlockSums::BytesPerEntry(int threads) const {
   const int64_t per_block = (int64_t{1} << kLevel) / std::max<int64_t>(rows_of_group_, 1) + 2;
   const int64_t others = (threads - 1) * per_block * largest;
   int64_t all = 0;
-  for (const Group& group : groups_) all += static_cast<int64_t>(group.pieces.size());
+  for (const Group& group : groups_) all += group.pieces.empty() ? 0 : most_pieces_;
   return 8 * numbers_ * std::min(all, most + others);
 }
 

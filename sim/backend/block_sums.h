@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -71,7 +72,7 @@ class BlockSums {
   // The blocks that hold an instance that counts, ascending, as nodes over the numbers of the input:
   // their totals.
   std::vector<precision::AlignedNode> Totals(size_t which) const;
-  // Of what instances gave in single entries, for all instances that count.
+  // The magnitudes of what instances that count gave in single entries.
   GradientMagnitudes Magnitudes(size_t which) const;
 
  private:
@@ -87,8 +88,8 @@ class BlockSums {
   };
   struct Group {
     std::vector<Piece> pieces;
-    std::vector<double> sums;  // [entry][piece][number]
-    int waiting = 0;           // its blocks that are not joined yet
+    std::unique_ptr<double[]> sums;  // [entry][piece][number]; from the first Give on
+    int waiting = 0;                 // its blocks that are not joined yet
   };
   struct PieceAt {
     size_t group = 0, piece = 0;
@@ -100,18 +101,23 @@ class BlockSums {
     size_t missing = 0;             // groups that have not ended
     std::vector<double> total;      // by number
   };
-  // Of one input.
+  // The numbers that were given to one input.
   struct Seen {
     std::vector<uint8_t> nonzero;  // by row
     double smallest = std::numeric_limits<double>::infinity(), largest = 0.0;
   };
 
+  void TakeMemory(Group& group);
   void MakePieces();
   void MakePiece(const precision::AlignedBlock& node, size_t begin, size_t end, size_t block);
   void Join(Block& block, WorkMeter& meter);
   template <class T>
-  void See(const Group& group, int64_t first_row, size_t which, const T* numbers,
-           int64_t element_stride, int64_t row_stride);
+  struct Extremes;
+  // Sums elements [begin, begin + count) of the rows of a piece, and sees them.
+  template <class T>
+  void GiveTile(const Piece& piece, int64_t first_row, const T* numbers, int64_t element_stride,
+                int64_t row_stride, int64_t count, double* sums, Extremes<T>& extremes,
+                WorkMeter& meter);
 
   const precision::RoleSetting setting_;
   const double loss_scale_;
@@ -125,7 +131,10 @@ class BlockSums {
   std::vector<Block> blocks_;
   std::vector<Seen> seen_;  // by input
   int64_t entries_ = 0;
-  std::mutex mutex_;  // of counts of what is missing, and of extremes
+  // Memory that groups are done with, of the size that the largest group needs.
+  std::vector<std::unique_ptr<double[]>> spare_;
+  int64_t most_pieces_ = 0;  // of a group
+  std::mutex mutex_;         // of counts of what is missing, and of extremes
 };
 
 }  // namespace simgrad::sim

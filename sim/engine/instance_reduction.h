@@ -30,7 +30,7 @@ struct ReducedGradient {
 ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
                                const precision::RoleSetting& setting, double loss_scale,
                                bool keep_tree, WorkMeter& meter);
-// Of an input declared weights: `totals` are those of its blocks (BlockSums::Totals). Shared.
+// The same for an input declared weights, whose blocks have these totals (BlockSums::Totals).
 ReducedGradient GradientOfBlocks(std::vector<precision::AlignedNode> totals,
                                  const InstanceWeights& weights,
                                  const precision::RoleSetting& setting, double loss_scale,

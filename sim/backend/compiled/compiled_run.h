@@ -109,7 +109,7 @@ class CompiledRun : public Run {
     std::vector<int64_t> frames;
     std::vector<BackwardColumn> backward;
     std::vector<std::vector<std::byte>> sent;  // per Plan::sent
-    // What the steps of a segment give to inputs that BlockSums wants: [step][element][lane] each.
+    // The numbers that a segment gives to inputs that BlockSums wants: [step][element][lane] each.
     std::vector<std::vector<std::byte>> given;
     int64_t given_first = 0;  // the segment's first step
   };
@@ -153,7 +153,7 @@ class CompiledRun : public Run {
   void ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
                     const std::vector<int64_t>& starts);
   void PublishGradients();
-  // For weights: begins what `steps` steps from `first` on give; takes it as entries from `entry` on.
+  // Weights: begins what `steps` steps from `first` on give; takes it as entries from `entry` on.
   void StartGiven(Worker& worker, int64_t first, int64_t steps) const;
   void TakeGiven(Worker& worker, int64_t group, int64_t entry);
   int64_t GivenBytes() const;  // of one step

@@ -19,8 +19,8 @@ struct Slot {
 // The gradient of one input of one instance, as it grows.
 struct GradientSum {
   std::vector<double> sum;  // [entries][shape]; empty: not wanted
-  // Of a per-step input: one for each step. Of weights: one for each step of the range that is
-  // reversed, and one for the terminal cost or `initial`.
+  // A per-step input has an entry for each step; weights have one for each step of the range that is
+  // reversed, or one for the terminal cost or `initial`.
   bool per_step = false;
   int64_t first = 0;  // the step of the first entry
   bool connected = false;
