@@ -129,11 +129,15 @@ void LowerMatmul(Lowering& l) {
     }
     chain.Begin();
     chain.StartAtZero();
-    l.Each(a.shape[2], false, [&](Number counter) {
-      const Place k = Place::Of(counter);
+    const auto add = [&](const Place& k) {
       const Number x = l.Load(a, {at[0], at[1], k});
       chain.Add(x, l.Load(b, {at[0], k, at[2]}));
-    });
+    };
+    if (a.shape[2] == 1) {
+      add({});  // no loop, so that nests behind it may join this one
+    } else {
+      l.Each(a.shape[2], false, [&](Number counter) { add(Place::Of(counter)); });
+    }
     l.Store(to, at, chain.Total());
   });
 }

@@ -1,6 +1,8 @@
 #include "sim/plan/fuse.h"
 
 #include <map>
+#include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -259,12 +261,89 @@ class FunctionFuser {
     for (const auto& [memory, f] : summary.footprints) to.footprints[memory].Join(f);
   }
 
+  // The flags of a nest, then its extents.
+  static constexpr size_t kFlags = 2;
   static std::vector<int64_t> KindOf(const Statement& s, const Summary& summary) {
     std::vector<int64_t> kind = {summary.has_loop_inside ? 1 : 0, s.invariant ? 1 : 0};
     for (const Statement* nest = &s;; nest = &nest->body[0]) {
       kind.push_back(nest->number);
       if (nest->body.size() != 1 || !IsNest(nest->body[0])) return kind;
     }
+  }
+
+  // A nest of one loop as the nest of loops of these extents, whose product is its own; nothing where
+  // its counter counts for more than places in memory.
+  std::optional<Statement> Split(const Statement& s, std::span<const int64_t> extents) {
+    int64_t uses = 0;
+    int64_t places = 0;
+    EachStatement(s.body, [&](const Statement& inside) {
+      EachOperand(inside, [&](Register r) { uses += r == s.result ? 1 : 0; });
+      for (const auto& [r, stride] : inside.index.terms) places += r == s.result ? 1 : 0;
+    });
+    if (uses != places) return std::nullopt;
+    std::vector<Register> counters;
+    for (size_t k = 0; k < extents.size(); ++k) {
+      counters.push_back(function_.AddRegister(Carrier::kI64));
+    }
+    defined_.resize(function_.registers.size(), 0);
+    std::vector<Statement> body = s.body;
+    EachStatement(body, [&](Statement& inside) {
+      std::vector<std::pair<Register, int64_t>> terms;
+      for (const auto& [r, stride] : inside.index.terms) {
+        if (r != s.result) {
+          terms.emplace_back(r, stride);
+          continue;
+        }
+        // The outermost first, as nests of several loops have them.
+        int64_t step = stride * s.number;
+        for (size_t k = 0; k < extents.size(); ++k) {
+          step /= extents[k];
+          terms.emplace_back(counters[k], step);
+        }
+      }
+      inside.index.terms = std::move(terms);
+    });
+    for (size_t k = extents.size(); k-- > 0;) {
+      Statement loop = s;
+      loop.result = counters[k];
+      loop.number = extents[k];
+      loop.body = std::move(body);
+      body.clear();
+      body.push_back(std::move(loop));
+    }
+    return std::move(body[0]);
+  }
+
+  // Whether it reads what the nest of `unit` wrote last.
+  bool ReadsFrom(const Summary& summary, size_t unit) const {
+    return std::any_of(summary.footprints.begin(), summary.footprints.end(),
+                       [&](const auto& touched) {
+                         const auto at = touched_.find(touched.first);
+                         return touched.first != kTape && touched.second.reads &&
+                                at != touched_.end() && at->second.written == NestMoment(unit);
+                       });
+  }
+
+  // Joins a nest of one loop to the last one of several loops that has as many elements, where that
+  // spares the way through memory.
+  bool JoinsSplit(const Statement& s, const std::vector<int64_t>& kind, const Summary& whole,
+                  int64_t defined) {
+    if (kind.size() != kFlags + 1) return false;
+    for (const auto& [other, unit] : last_) {
+      const auto extents = std::span(other).subspan(kFlags);
+      const bool alike = std::equal(kind.begin(), kind.begin() + kFlags, other.begin());
+      if (!alike || extents.size() < 2 || unit == kNoUnit) continue;
+      int64_t elements = 1;
+      for (int64_t extent : extents) elements *= extent;
+      if (elements != s.number || defined > NestMoment(unit) || !ReadsFrom(whole, unit)) continue;
+      std::optional<Statement> split = Split(s, extents);
+      if (!split) return false;
+      Summary summary = SummaryOf(*split);
+      if (!Joins(summary, unit, defined)) continue;
+      Join(*std::move(split), std::move(summary), unit);
+      return true;
+    }
+    return false;
   }
 
   void Block(std::vector<Statement>& block) {
@@ -282,11 +361,12 @@ class FunctionFuser {
         const bool is_barrier = summary.has_barrier;
         Append(std::move(s), std::move(summary), is_barrier);
       } else {
-        const auto [last, is_new] = last_.try_emplace(KindOf(s, summary), kNoUnit);
+        const std::vector<int64_t> kind = KindOf(s, summary);
+        const auto [last, is_new] = last_.try_emplace(kind, kNoUnit);
         const int64_t defined = DefinedBefore(summary);
         if (Joins(summary, last->second, defined)) {
           Join(std::move(s), std::move(summary), last->second);
-        } else {
+        } else if (!JoinsSplit(s, kind, summary, defined)) {
           Append(std::move(s), std::move(summary), false);
           last->second = units_.size() - 1;
         }

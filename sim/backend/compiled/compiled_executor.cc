@@ -127,7 +127,7 @@ class Compiled : public CompiledExecutor {
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
       need.run += CompileBytes(*planned->plan, part);
     }
-    // The reference keeps every number of a little work.
+    // The reference keeps every number of a little work, and 1 to 2 KiB for an instance.
     constexpr double kPerOperation = 64;
     if (IsLittle(*planned, batch)) {
       need.run += static_cast<int64_t>(kPerOperation * WorkOf(planned->work_per_step, batch));
@@ -180,8 +180,13 @@ class Compiled : public CompiledExecutor {
     return SubnormalsAreSlow() ? NearZeroUse::kWhenMet : NearZeroUse::kNever;
   }
 
+  // The reference's, in element-operations: those of the steps, and what it does for each instance
+  // and for each of its steps.
   static double WorkOf(double per_step, const Batch& batch) {
-    return per_step * static_cast<double>(batch.instances) * static_cast<double>(batch.steps + 1);
+    constexpr double kOfInstance = 64;
+    constexpr double kOfStep = 4;
+    const double steps = static_cast<double>(batch.steps + 1);
+    return static_cast<double>(batch.instances) * (kOfInstance + steps * (kOfStep + per_step));
   }
   double LittleWork(int64_t statements) const {
     return std::max(options_.little_work,

@@ -43,14 +43,12 @@ class ReferenceRun : public Run {
         layouts_(program_),
         state_inputs_(program_.program.InputsOf(InputKind::kState)),
         meter_(options_.stop) {
-    instances_.reserve(static_cast<size_t>(batch_.instances));
-    for (int64_t row = 0; row < batch_.instances; ++row) {
-      instances_.emplace_back(batch_, layouts_, row, options_.near_band_ulps, options_.stop);
-    }
     gradients_.resize(program_.program.inputs.size());
     connected_.resize(program_.program.inputs.size());
   }
 
+  // Call it first.
+  absl::Status MakeInstances();
   absl::Status Start() override;
   absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) override;
   std::shared_ptr<const void> SaveState() const override;
@@ -104,6 +102,17 @@ class ReferenceRun : public Run {
   std::optional<BlockSums> sums_;
   WorkMeter meter_;
 };
+
+absl::Status ReferenceRun::MakeInstances() {
+  constexpr int64_t kInstanceWork = 256;
+  return UntilStopped([this] {
+    instances_.reserve(static_cast<size_t>(batch_.instances));
+    for (int64_t row = 0; row < batch_.instances; ++row) {
+      meter_.Add(kInstanceWork + batch_.steps);
+      instances_.emplace_back(batch_, layouts_, row, options_.near_band_ulps, options_.stop);
+    }
+  });
+}
 
 size_t ReferenceRun::StateIndex(int32_t input) const {
   size_t k = 0;
@@ -354,7 +363,9 @@ class ReferenceExecutor : public Executor {
   std::string_view name() const override { return "reference"; }
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
     if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
-    return std::make_unique<ReferenceRun>(std::move(batch), std::move(options));
+    auto run = std::make_unique<ReferenceRun>(std::move(batch), std::move(options));
+    if (absl::Status made = run->MakeInstances(); !made.ok()) return made;
+    return std::unique_ptr<Run>(std::move(run));
   }
   absl::StatusOr<std::unique_ptr<Run>> Adopt(Batch batch, RunOptions options,
                                              const ForwardCounts& counts) override {
@@ -362,6 +373,7 @@ class ReferenceExecutor : public Executor {
     if (own == nullptr) return std::unique_ptr<Run>();
     if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
     auto run = std::make_unique<ReferenceRun>(std::move(batch), std::move(options));
+    if (absl::Status made = run->MakeInstances(); !made.ok()) return made;
     run->TakeCounts(*own);
     return std::unique_ptr<Run>(std::move(run));
   }

@@ -291,6 +291,16 @@ TEST_P(Stop, EndsTheReplayForABirthCertificate) {
   EXPECT_EQ(MakeEngine().Execute(work, nobody).status().code(), absl::StatusCode::kCancelled);
 }
 
+TEST_P(Stop, IsAskedForWhileInstancesAreMade) {
+  if (GetParam() != "reference") GTEST_SKIP() << "compiled code makes groups of lanes";
+  Work work = SineWork(1, {0, 0, 0}, 1 << 14, 1);
+  int64_t looks = 0;
+  work.options.stop = [&] { return ++looks > 0; };
+  const auto run = sim::MakeReferenceExecutor()->Create(work.batch, work.options);
+  EXPECT_EQ(run.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(looks, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Executors, Stop, ::testing::ValuesIn(Executors()),
                          [](const auto& executor) { return executor.param; });
 

@@ -569,6 +569,23 @@ TEST(ServedBy, MuchWorkWaitsForQuickCode) {
   EXPECT_EQ(executor->use().runs_compiled, 1u);
 }
 
+// The reference takes some microseconds and a KiB for an instance, whatever it computes.
+TEST(ServedBy, ManyInstancesOfAStepWithoutOperationsAreNotLeftToTheReference) {
+  Builder b("still");
+  b.SetNext({b.State("x", {})});
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto lowered = Lower(*world, tests::PolicyOf(precision::PolicySpec{}), "", std::nullopt);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  const auto program = std::make_shared<const NumericalProgram>(*lowered);
+  const auto executor = MakeCompiledExecutor(CompiledOptions{});
+  const Work few = LineWork(program, 16, 2), many = LineWork(program, 1 << 17, 2);
+  ASSERT_TRUE(executor->Create(few.batch, few.options).ok());
+  EXPECT_EQ(executor->use().runs_by_reference, 1u);
+  ASSERT_TRUE(executor->Create(many.batch, many.options).ok());
+  EXPECT_EQ(executor->use().runs_compiled, 1u);
+}
+
 TEST(ServedBy, FewStepsOfALongProgramDoNotWaitForItsCode) {
   CompiledOptions options;
   const auto program = LineProgram(0.5, 4000);  // 8,000 statements
