@@ -76,6 +76,7 @@ CudaRun::CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
                ForwardRecord(*device_, *stream_, *copies_, batch_, options_)},
       saved_(device_, *stream_, *copies_, layout_.travelling_bytes,
              launch_options_.checkpoint_bytes.value_or(device_->limits().memory_bytes / kShare)),
+      weight_sums_(*device_, *stream_, batch_, *source_),
       gradients_(batch_.program->program.inputs.size()),
       connected_(batch_.program->program.inputs.size()) {
   ++device_->runs;
@@ -145,7 +146,10 @@ void CudaRun::PointFields(void* travelling, void* adjoint, KernelArgs& args) con
 
 absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry) {
   const bool per_thread = source_->mapping == Mapping::kThreadPerInstance;
-  const int64_t needed = per_thread ? (batch_.instances + block_ - 1) / block_ : batch_.instances;
+  return GridOf(entry, per_thread ? (batch_.instances + block_ - 1) / block_ : batch_.instances);
+}
+
+absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry, int64_t needed) const {
   int64_t most = launch_options_.grid;
   if (most <= 0) {
     const absl::StatusOr<int64_t> resident =

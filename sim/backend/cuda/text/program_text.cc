@@ -147,7 +147,7 @@ class ProgramText {
       adjoint += FunctionOf(plan_.reverse_initial, "RunReverseInitial") +
                  Kernel("start_adjoint", "StartAdjointKernel(self);") +
                  Kernel("adjoint", "AdjointKernel(self);") +
-                 Kernel("finish_adjoint", "FinishAdjointKernel(self);");
+                 Kernel("finish_adjoint", "FinishAdjointKernel(self);") + SumsText();
     }
     GeneratedSource made;
     made.mapping = options_.mapping;
@@ -214,6 +214,8 @@ class ProgramText {
       const int64_t count = ElementCount(ValueOf(i).type.shape);
       to_.gradient[i] =
           AddField(kGradient, i, wide ? MemoryType::kF64 : MemoryType::kF32, count, per_step(i));
+      fields_.back().is_window = program_.inputs[i].weights;
+      sums_ = sums_ || program_.inputs[i].weights;
       to_.connected[i] = AddField(kConnected, i, MemoryType::kBool, 1);
     }
     adjoint_health_ = AddField(kAdjointHealth, 0, MemoryType::kI64, 1);
@@ -234,7 +236,8 @@ class ProgramText {
       if (is_config) numbers_.push_back(program_.inputs[i].default_value.value_or(0.0));
       const int64_t count = ElementCount(ValueOf(i).type.shape);
       to_.reads_once.push_back(is_sent && !is_config && reads_[i] && !per_step(i) && count == 1);
-      to_.gradient_kept.push_back(!per_step(i) && count <= (block_ ? 1 : kMostKept) && count > 0);
+      const bool is_one = !per_step(i) && !program_.inputs[i].weights;  // for all steps
+      to_.gradient_kept.push_back(is_one && count <= (block_ ? 1 : kMostKept) && count > 0);
     }
   }
 
@@ -287,6 +290,22 @@ class ProgramText {
   static std::string MergeText() {
     return "extern \"C\" __global__ void simgrad_merge(const __grid_constant__ KernelArgs args) {\n"
            "  MergeKernel<Instance>(args);\n}\n\n";
+  }
+
+  std::string SumsText() const {
+    if (!sums_) return "";
+    const auto& setting = numerical_.policy[Role::kGradient];
+    const std::string formats =
+        Cat("<", FormatText(setting.format), ", ", FormatText(setting.accumulator), ">(args);");
+    TextWriter text;
+    for (const auto& [entry, body] :
+         {std::pair{"sums", "SumEntriesKernel"}, std::pair{"totals", "GrowTotalsKernel"}}) {
+      text.Open(Cat("extern \"C\" __global__ void simgrad_adjoint_", entry,
+                    "(const __grid_constant__ KernelArgs args)"));
+      text.Line(Cat(body, formats));
+      text.Close();
+    }
+    return Cat("#include \"sim/backend/cuda/device/weight_sums.h\"\n\n", text.text(), "\n");
   }
 
   // ---- the instance ----
@@ -582,7 +601,9 @@ class ProgramText {
       const int k = to_.gradient[i];
       if (k < 0 || to_.gradient_kept[i]) continue;
       const Field& f = fields_[static_cast<size_t>(k)];
-      const std::string step = f.per_step ? "read_time" : "int64_t{0}";
+      const std::string step = f.is_window  ? "(read_time - args.window_first)"
+                               : f.per_step ? "read_time"
+                                            : "int64_t{0}";
       text.Line(Cat("__device__ ", TypeOf(f.memory_type), "& At", k,
                     "([[maybe_unused]] int64_t e) { return ", Memory(k), "[",
                     block_ ? Cat("(", step, " * args.instances + instance) * ", f.elements, " + e")
@@ -659,6 +680,7 @@ class ProgramText {
   std::vector<double> numbers_;  // of the plan, then of configuration
   TextOptions to_;
   int health_ = 0, signature_ = 0, adjoint_health_ = 0;
+  bool sums_ = false;              // gradients of weights are wanted
   std::vector<int> last_, first_;  // by event
   int64_t workspace_ = 0;
 };
