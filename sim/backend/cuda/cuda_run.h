@@ -61,8 +61,11 @@ class CudaRun : public Run {
   absl::Status Prepare();
   // Blocks of one launch of an entry point over the instances.
   absl::StatusOr<int64_t> GridOf(const std::string& entry);
-  absl::StatusOr<int64_t> GridOf(const std::string& entry, int64_t needed) const;
+  // The blocks that are needed, or as many as are resident at once.
+  absl::StatusOr<int64_t> GridOf(const std::string& entry, int64_t needed,
+                                 int64_t shared_bytes) const;
   absl::Status Launch(const std::string& entry, int64_t grid, const KernelArgs& args);
+  absl::Status Launch(const std::string& entry, const LaunchShape& shape, const KernelArgs& args);
   absl::Status LaunchOverInstances(const std::string& entry, KernelArgs& args);
   absl::Status GiveWorkspace(int64_t grid, KernelArgs& args);
   void PointFields(void* travelling, void* adjoint, KernelArgs& args) const;

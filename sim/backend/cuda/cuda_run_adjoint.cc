@@ -70,8 +70,8 @@ absl::Status CudaRun::GiveWindows(int64_t first, int64_t entries, KernelArgs& ar
 absl::Status CudaRun::SumWindows(KernelArgs& args) {
   const auto launch = [&](const std::string& entry, int64_t threads) {
     if (threads == 0) return absl::OkStatus();
-    const absl::StatusOr<int64_t> grid = GridOf(entry, (threads + block_ - 1) / block_);
-    return grid.ok() ? Launch(entry, *grid, args) : grid.status();
+    const absl::StatusOr<int64_t> grid = GridOf(entry, (threads + block_ - 1) / block_, 0);
+    return grid.ok() ? Launch(entry, {*grid, block_, 0}, args) : grid.status();
   };
   absl::Status status;
   for (size_t k = 0; k < weight_sums_.inputs() && status.ok(); ++k) {

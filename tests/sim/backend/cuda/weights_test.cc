@@ -12,6 +12,7 @@
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/program/builder.h"
+#include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/work_maker.h"
@@ -31,8 +32,8 @@ constexpr int64_t kSteps = 5;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // A layer with weights `w`, `c`, `v`; a loop whose trips depend on the state, with weights `k` in it;
-// `s` in `initial` and in the terminal cost alone, one of its numbers without use. The root of y has no
-// finite derivative at 0. `p` is no weights.
+// `s` in `initial` and in the terminal cost alone, one of its numbers without use; `g`, which the
+// state y of some instances shuts off. The root of y has no finite derivative at 0. `p` is no weights.
 sim::Program Trained() {
   Builder b("trained");
   const Var x = b.State("x", {1, 4});
@@ -42,7 +43,9 @@ sim::Program Trained() {
   const Var v = b.Weights("v", {5, 4});
   const Var k = b.Weights("k", {});
   const Var s = b.Weights("s", {3});
+  const Var g = b.Weights("g", {});
   const Var p = b.Param("p", {});
+  const Var u = b.Control("u", {}, 0.0);
   const auto part = [&](int64_t e) { return b.Reshape(b.Slice(s, {e}, {1}), {}); };
   b.SetInitial([&] { return Vars{part(0) * x, y}; });
   const Var hidden = b.Apply(OpCode::kTanh, {b.Do(OpCode::kMatmul, {x, w}) + c});
@@ -53,8 +56,10 @@ sim::Program Trained() {
             b.Reduce(OpCode::kSum, in[0] * in[0]), b.Literal(0.3), std::nullopt, {}};
       },
       [&](const Vars& in, const Vars&, const Vars&) { return Vars{k * in[0]}; });
-  b.SetNext(
-      {loop.carried[0] + 0.3 * b.Do(OpCode::kMatmul, {hidden, v}) + 0.01 * p * sim::Sqrt(y), y});
+  const Var gate = g * sim::Relu(y - b.Literal(0.5));
+  b.SetNext({loop.carried[0] + 0.3 * b.Do(OpCode::kMatmul, {hidden, v}) +
+                 0.01 * (p * sim::Sqrt(y) + gate + u),
+             y});
   b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
     return b.Reduce(OpCode::kSum, states[0] * states[0]) * part(1);
   });
@@ -87,7 +92,8 @@ sim::Work WorkOver(const std::vector<uint64_t>& ids, const precision::PolicySpec
   work.options.recording = sim::Recording::kSummary;
   work.gradient->return_tree = true;
   std::vector<double> x = Sines(4 * n, 0.37);
-  std::vector<double> y(ids.size(), 1.0);
+  std::vector<double> y;
+  for (int64_t row = 0; row < n; ++row) y.push_back(row % 4 == 1 ? 0.25 : 1.0);
   if (bad == Bad::kForward) x[static_cast<size_t>(4 * (n / 2))] = kInfinity;
   if (bad == Bad::kAdjoint) y[static_cast<size_t>(n / 3)] = 0.0;
   if (bad != Bad::kNone) work.gradient->reduction = sim::InstanceReduction::kFiniteOnly;
@@ -98,6 +104,7 @@ sim::Work WorkOver(const std::vector<uint64_t>& ids, const precision::PolicySpec
   Bind(work, InputKind::kParam, "v", Shared(Sines(20, 0.9), {5, 4}));
   Bind(work, InputKind::kParam, "k", Shared({0.75}, {}));
   Bind(work, InputKind::kParam, "s", Shared({1.25, 0.5, 2.0}, {3}));
+  Bind(work, InputKind::kParam, "g", Shared({1.5}, {}));
   Bind(work, InputKind::kParam, "p", Shared({0.3}, {}));
   return work;
 }
@@ -135,9 +142,10 @@ std::string GradientDifference(const sim::InputGradient& a, const sim::InputGrad
 }
 
 std::string Difference(const sim::equality::Observed& expected, const sim::Work& work,
-                       const sim::CudaExecutorOptions& options) {
+                       const sim::CudaExecutorOptions& options,
+                       const HostShimOptions& device = {}) {
   const auto actual = sim::equality::Observe(
-      std::shared_ptr<sim::Executor>(MakeCudaExecutor(MakeHostShimDevice(), options)), work);
+      std::shared_ptr<sim::Executor>(MakeCudaExecutor(MakeHostShimDevice(device), options)), work);
   if (!actual.ok()) return actual.status().ToString();
   if (auto difference = sim::equality::FirstDifference(expected, *actual)) return *difference;
   for (size_t k = 0; k < expected.result.gradients.size(); ++k) {
@@ -222,6 +230,17 @@ TEST(WeightsTest, RowsThatAreLeftOutGiveNothing) {
   }
 }
 
+TEST(WeightsTest, InstancesThatStopGiveNothingFromThenOn) {
+  precision::PolicySpec spec = SpecOf(Format::kF32, Format::kF32);
+  spec.nonfinite = precision::NonFinite::kStop;
+  constexpr int64_t kInstances = 21;
+  sim::Work work = WorkOver(Ids(250, kInstances), spec);
+  std::vector<double> u = Sines(kInstances * kSteps, 0.3);
+  u[2 * kSteps + 3] = u[9 * kSteps] = kInfinity;
+  Bind(work, InputKind::kControl, "u", {Doubles(u, {kInstances, kSteps}), true, true});
+  ExpectReference(work, {1, 2, kSteps}, "stop");
+}
+
 TEST(WeightsTest, NoInstanceAndNoStepHaveTheBitsOfTheReference) {
   ExpectReference(WorkOver({}, SpecOf(Format::kF32, Format::kF32)), {1}, "no instance");
   sim::Work work = WorkOver(Ids(3, 5), SpecOf(Format::kF32, Format::kF32));
@@ -237,6 +256,57 @@ TEST(WeightsTest, WindowsMayLieInPinnedMemory) {
                   options);
 }
 
+// What the tests above would not notice would not be tested.
+TEST(WeightsTest, FaultsInTheSumsAreNoticed) {
+  const std::vector<uint64_t> ids = Unordered(Ids(240, 31, 3));
+  std::vector<sim::Work> works;
+  std::vector<sim::equality::Observed> expected;
+  for (const Format format : {Format::kBf16, Format::kF32}) {
+    sim::Work& work = works.emplace_back(WorkOver(ids, SpecOf(format, Format::kF32, 1024.0)));
+    work.weights = InstanceWeights(ids.size());
+    work.chunk_steps = 3;
+    auto observed = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
+    ASSERT_TRUE(observed.ok()) << observed.status();
+    expected.push_back(*std::move(observed));
+  }
+  struct Fault {
+    std::string right, wrong;
+  };
+  const std::vector<Fault> faults = {
+      {"(read_time - args.window_first)", "0"},
+      {"view.weight[place]", "1.0"},
+      {"view.weight[place]", "view.weight[row]"},
+      {"view.row[place]", "place"},
+      {"top = Arithmetic::Join(stack[--depth], top)", "top = stack[--depth]"},
+      {"int joins = view.joins[place]", "int joins = depth"},
+      {"precision::Mul(kFormat, weight, x)", "weight * x"},
+      {"return precision::Lane<kFormat>::Round(sum)", "return sum"},
+      {"return precision::Lane<kFormat>::Add(total, sum)", "return total + sum"},
+      {"entry = view.entries - 1; entry >= 0; --entry", "entry = 0; entry < view.entries; ++entry"},
+      {"Number sum = *total", "Number sum = 0"},
+      {"if (magnitude != 0 && ", "if ("},
+      {"if (magnitude < static_cast<Bits>(view.least_told)) return;", ""},
+      {"smallest = magnitude < smallest ? magnitude : smallest", "smallest = magnitude"},
+      {"largest = magnitude > largest ? magnitude : largest", "largest = magnitude"}};
+  for (const sim::CudaExecutorOptions& options : BothMappings()) {
+    for (const Fault& fault : faults) {
+      const auto plant = [&](const std::string& given) {
+        std::string text = WithKernels(given);
+        const size_t at = text.find(fault.right);
+        EXPECT_NE(at, std::string::npos) << fault.right;
+        return at == std::string::npos ? text : text.replace(at, fault.right.size(), fault.wrong);
+      };
+      const auto noticed = [&](size_t k) {
+        const std::string difference = Difference(expected[k], works[k], options, {.plant = plant});
+        EXPECT_EQ(difference.find("INTERNAL"), std::string::npos) << difference;  // it compiles
+        return !difference.empty();
+      };
+      EXPECT_TRUE(noticed(0) || noticed(1))
+          << MappingName(*options.mapping) << ": " << fault.wrong << " for " << fault.right;
+    }
+  }
+}
+
 struct Ranges : sim::Observer {
   void OnAdjoint(int64_t, const sim::AdjointChunk&) override { ++count; }
   int count = 0;
@@ -249,8 +319,8 @@ TEST(WeightsTest, RangesGetShorterWhereWindowsFillTheBudget) {
       MakeHostShimDevice(), {.mapping = Mapping::kThreadPerInstance, .block = 32, .grid = 2}));
   const auto run = executor->Create(work.batch, work.options);
   ASSERT_TRUE(run.ok()) << run.status();
-  // Numbers of w, c, v, k and s.
-  constexpr int64_t kStepBytes = 4 * kInstances * (20 + 5 + 20 + 1 + 3);
+  // Numbers of w, c, v, k, s and g.
+  constexpr int64_t kStepBytes = 4 * kInstances * (20 + 5 + 20 + 1 + 3 + 1);
   EXPECT_GE((*run)->AdjointBytes(0, 3) - (*run)->AdjointBytes(0, 2), kStepBytes);
   work.chunk_steps = kSteps;
   std::vector<int> ranges_of;
