@@ -236,8 +236,7 @@ class ProgramText {
       if (is_config) numbers_.push_back(program_.inputs[i].default_value.value_or(0.0));
       const int64_t count = ElementCount(ValueOf(i).type.shape);
       to_.reads_once.push_back(is_sent && !is_config && reads_[i] && !per_step(i) && count == 1);
-      const bool is_one = !per_step(i) && !program_.inputs[i].weights;  // for all steps
-      to_.gradient_kept.push_back(is_one && count <= (block_ ? 1 : kMostKept) && count > 0);
+      to_.gradient_kept.push_back(!per_step(i) && count <= (block_ ? 1 : kMostKept) && count > 0);
     }
   }
 
@@ -392,7 +391,7 @@ class ProgramText {
     for (size_t k = 0; k < fields_.size(); ++k) {
       const Field& f = fields_[k];
       const int field = static_cast<int>(k);
-      if (!Travels(k) || IsReversed(f) != reversed) continue;
+      if (!Travels(k) || IsReversed(f) != reversed || f.is_window) continue;
       if (InMemory(f)) {
         if (loads) text.Line(Cat("f", k, " = ", Memory(field), " + instance * ", f.elements, ";"));
         continue;
@@ -599,8 +598,9 @@ class ProgramText {
   void ReversedText(TextWriter& text) const {
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       const int k = to_.gradient[i];
-      if (k < 0 || to_.gradient_kept[i]) continue;
+      if (k < 0) continue;
       const Field& f = fields_[static_cast<size_t>(k)];
+      if (to_.gradient_kept[i] && !f.is_window) continue;
       const std::string step = f.is_window  ? "(read_time - args.window_first)"
                                : f.per_step ? "read_time"
                                             : "int64_t{0}";
@@ -610,6 +610,7 @@ class ProgramText {
                            : Cat("(", step, " * ", f.elements, " + e) * args.instances + instance"),
                     "]; }"));
     }
+    EntryText(text);
     text.Open("__device__ void LoadReversed()");
     Move(text, true, true);
     text.Close();
@@ -634,6 +635,26 @@ class ProgramText {
       text.Close();
       offset += Aligned(8 * f.count);
     }
+    text.Close();
+  }
+
+  // Around an entry: what a thread keeps of a window begins at 0, and is written there.
+  void EntryText(TextWriter& text) const {
+    TextWriter opens(2), closes(2);
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      const int k = to_.gradient[i];
+      if (k < 0 || !to_.gradient_kept[i] || !fields_[static_cast<size_t>(k)].is_window) continue;
+      const int64_t elements = fields_[static_cast<size_t>(k)].elements;
+      const std::string own = OfField(k, elements, "e");
+      EachOf(opens, elements, Cat(own, " = 0;"));
+      EachOf(closes, elements, Cat("At", k, "(", elements == 1 ? "0" : "e", ") = ", own, ";"));
+    }
+    text.Open("__device__ void OpenEntry()");
+    text.Raw(opens.text());
+    text.Close();
+    text.Open("__device__ void CloseEntry()");
+    if (block_ && !closes.text().empty()) text.Line("if (!speaks) return;");
+    text.Raw(closes.text());
     text.Close();
   }
 

@@ -274,6 +274,8 @@ TEST(WeightsTest, FaultsInTheSumsAreNoticed) {
   };
   const std::vector<Fault> faults = {
       {"(read_time - args.window_first)", "0"},
+      {"self.OpenEntry();\n        ReverseStep", "ReverseStep"},
+      {"self.CloseEntry();\n      }\n      __syncthreads", "}\n      __syncthreads"},
       {"view.weight[place]", "1.0"},
       {"view.weight[place]", "view.weight[row]"},
       {"view.row[place]", "place"},
