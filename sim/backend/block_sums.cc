@@ -423,9 +423,8 @@ void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* number
   if (to.sums == nullptr) TakeMemory(to);
   const Wanted& wanted = wanted_[which];
   Seen& seen = seen_[which];
-  Extremes<T> extremes = {.least_told = NotBelow<T>(least_told_),
-                          .infinite = NotBelow<T>(least_infinite_),
-                          .nonzero = &seen.nonzero};
+  const auto [least_told, infinite] = Told<T>();
+  Extremes<T> extremes = {.least_told = least_told, .infinite = infinite, .nonzero = &seen.nonzero};
   // Few enough that what is seen is in the nearest cache when it is summed.
   constexpr int64_t kAtOnce = 128;
   for (size_t p = 0; p < to.pieces.size(); ++p) {
@@ -441,6 +440,13 @@ void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* number
   seen.smallest = std::min(seen.smallest, static_cast<double>(extremes.smallest));
   seen.largest = std::max(seen.largest, static_cast<double>(extremes.largest));
 }
+
+template <class T>
+BlockSums::ToldMagnitudes<T> BlockSums::Told() const {
+  return {NotBelow<T>(least_told_), NotBelow<T>(least_infinite_)};
+}
+template BlockSums::ToldMagnitudes<float> BlockSums::Told() const;
+template BlockSums::ToldMagnitudes<double> BlockSums::Told() const;
 
 template void BlockSums::Give(int64_t, size_t, int64_t, const float*, int64_t, int64_t, WorkMeter&);
 template void BlockSums::Give(int64_t, size_t, int64_t, const double*, int64_t, int64_t,
@@ -481,6 +487,40 @@ void BlockSums::Join(Block& block, WorkMeter& meter) {
     RoundAll(root, setting_.format);
     AddRounded(block.total, root, setting_.format);
   }
+}
+
+void BlockSums::Put(size_t which, std::span<const double> totals, std::vector<uint8_t> nonzero,
+                    double smallest, double largest) {
+  const Wanted& wanted = wanted_[which];
+  auto from = totals.begin();
+  for (Block& block : blocks_) {
+    block.total.resize(static_cast<size_t>(numbers_));
+    std::copy(from, from + wanted.elements, block.total.begin() + wanted.offset);
+    from += wanted.elements;
+  }
+  seen_[which] = {std::move(nonzero), smallest, largest};
+}
+
+// As precision::AlignedSum joins them, each join as soon as both sides are whole.
+BlockOrder OrderOf(const InstanceWeights& over) {
+  const size_t rows = over.ids.size();
+  BlockOrder order;
+  order.joins.assign(rows, 0);
+  std::vector<int> waiting;  // levels at which what is on the stack, but for its lowest, is joined
+  for (size_t k = 0; k < rows; ++k) {
+    if (k == 0 || over.ids[k] >> BlockSums::kLevel != over.ids[k - 1] >> BlockSums::kLevel) {
+      order.begin.push_back(k);
+      waiting.clear();
+    }
+    const bool is_last =
+        k + 1 == rows || over.ids[k + 1] >> BlockSums::kLevel != over.ids[k] >> BlockSums::kLevel;
+    const int next =
+        is_last ? BlockSums::kLevel + 1 : std::bit_width(over.ids[k] ^ over.ids[k + 1]);
+    for (; !waiting.empty() && waiting.back() < next; waiting.pop_back()) ++order.joins[k];
+    waiting.push_back(next);
+  }
+  order.begin.push_back(rows);
+  return order;
 }
 
 // ---- memory and results ----

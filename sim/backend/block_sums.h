@@ -17,6 +17,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "precision/aligned_sum.h"
@@ -63,11 +64,25 @@ class BlockSums {
             int64_t row_stride, WorkMeter& meter);
   void Ended(int64_t group, WorkMeter& meter);
 
+  // Where the numbers are summed elsewhere, in the order of OrderOf, results come instead of Open,
+  // Give and Ended. `totals`: [block][number of the input]; `nonzero`: by row, whether any number
+  // was not 0; `smallest`, `largest`: of the magnitudes in ToldMagnitudes, +inf and 0 if there is none.
+  void Put(size_t which, std::span<const double> totals, std::vector<uint8_t> nonzero,
+           double smallest, double largest);
+  // The magnitudes that count among the smallest and largest: [least, infinite), above 0. T: as Give.
+  template <class T>
+  struct ToldMagnitudes {
+    T least, infinite;
+  };
+  template <class T>
+  ToldMagnitudes<T> Told() const;
+
   // The most bytes of sums that wait, per entry, where groups come in ascending order and up to
   // `threads` at once.
   int64_t BytesPerEntry(int threads) const;
   // The bytes of totals.
   int64_t TotalBytes() const;
+  size_t blocks() const { return blocks_.size(); }
 
   // The blocks that hold an instance that counts, ascending, as nodes over the numbers of the input:
   // their totals.
@@ -136,5 +151,15 @@ class BlockSums {
   int64_t most_pieces_ = 0;  // of a group
   std::mutex mutex_;         // of counts of what is missing, and of extremes
 };
+
+// How the rows of blocks are summed one after another on a stack. A row is pushed; then, `joins`
+// times, the two topmost numbers give way to their sum. The last row of a block leaves one number.
+struct BlockOrder {
+  static constexpr int kDepth = BlockSums::kLevel + 1;  // numbers on the stack at most
+
+  std::vector<size_t> begin;   // [blocks + 1]: of a block's rows among InstanceWeights::rows
+  std::vector<uint8_t> joins;  // by place there
+};
+BlockOrder OrderOf(const InstanceWeights& over);
 
 }  // namespace simgrad::sim

@@ -76,6 +76,7 @@ CudaRun::CudaRun(std::shared_ptr<Device> device, std::unique_ptr<Stream> stream,
                ForwardRecord(*device_, *stream_, *copies_, batch_, options_)},
       saved_(device_, *stream_, *copies_, layout_.travelling_bytes,
              launch_options_.checkpoint_bytes.value_or(device_->limits().memory_bytes / kShare)),
+      weight_sums_(*device_, *stream_, batch_, *source_),
       gradients_(batch_.program->program.inputs.size()),
       connected_(batch_.program->program.inputs.size()) {
   ++device_->runs;
@@ -145,11 +146,16 @@ void CudaRun::PointFields(void* travelling, void* adjoint, KernelArgs& args) con
 
 absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry) {
   const bool per_thread = source_->mapping == Mapping::kThreadPerInstance;
-  const int64_t needed = per_thread ? (batch_.instances + block_ - 1) / block_ : batch_.instances;
+  return GridOf(entry, per_thread ? (batch_.instances + block_ - 1) / block_ : batch_.instances,
+                source_->shared_bytes);
+}
+
+absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry, int64_t needed,
+                                        int64_t shared_bytes) const {
   int64_t most = launch_options_.grid;
   if (most <= 0) {
     const absl::StatusOr<int64_t> resident =
-        device_->ResidentBlocks(*module_, entry, block_, source_->shared_bytes);
+        device_->ResidentBlocks(*module_, entry, block_, shared_bytes);
     if (!resident.ok()) return resident.status();
     most = *resident;
   }
@@ -167,9 +173,14 @@ absl::Status CudaRun::GiveWorkspace(int64_t grid, KernelArgs& args) {
 }
 
 // A kernel that runs is not stopped; between kernels the caller is asked.
-absl::Status CudaRun::Launch(const std::string& entry, int64_t grid, const KernelArgs& args) {
+absl::Status CudaRun::Launch(const std::string& entry, const LaunchShape& shape,
+                             const KernelArgs& args) {
   if (options_.stop && options_.stop()) return StopRequested::Status();
-  return stream_->Launch(*module_, entry, {grid, block_, source_->shared_bytes}, args);
+  return stream_->Launch(*module_, entry, shape, args);
+}
+
+absl::Status CudaRun::Launch(const std::string& entry, int64_t grid, const KernelArgs& args) {
+  return Launch(entry, {grid, block_, source_->shared_bytes}, args);
 }
 
 absl::Status CudaRun::LaunchOverInstances(const std::string& entry, KernelArgs& args) {

@@ -16,6 +16,7 @@
 #include "sim/backend/cuda/forward_record.h"
 #include "sim/backend/cuda/saved_states.h"
 #include "sim/backend/cuda/uploaded_batch.h"
+#include "sim/backend/cuda/weight_sums.h"
 
 namespace simgrad::sim::cuda {
 
@@ -47,7 +48,7 @@ class CudaRun : public Run {
   const std::vector<double>& Gradient(int32_t input) const override {
     return gradients_[static_cast<size_t>(input)];
   }
-  const BlockSums* Sums() const override { return nullptr; }
+  const BlockSums* Sums() const override { return weight_sums_.sums(); }
   const std::vector<uint8_t>& Connected(int32_t input) const override {
     return connected_[static_cast<size_t>(input)];
   }
@@ -58,9 +59,13 @@ class CudaRun : public Run {
           std::shared_ptr<const Module> module, Batch batch, RunOptions options,
           const CudaExecutorOptions& launch_options);
   absl::Status Prepare();
-  // Blocks of one launch of an entry point.
+  // Blocks of one launch of an entry point over the instances.
   absl::StatusOr<int64_t> GridOf(const std::string& entry);
+  // The blocks that are needed, or as many as are resident at once.
+  absl::StatusOr<int64_t> GridOf(const std::string& entry, int64_t needed,
+                                 int64_t shared_bytes) const;
   absl::Status Launch(const std::string& entry, int64_t grid, const KernelArgs& args);
+  absl::Status Launch(const std::string& entry, const LaunchShape& shape, const KernelArgs& args);
   absl::Status LaunchOverInstances(const std::string& entry, KernelArgs& args);
   absl::Status GiveWorkspace(int64_t grid, KernelArgs& args);
   void PointFields(void* travelling, void* adjoint, KernelArgs& args) const;
@@ -70,10 +75,16 @@ class CudaRun : public Run {
   absl::Status Take(ForwardRecord& record, int64_t chunk_first, ForwardChunk& chunk);
   absl::Status WriteValues(const KernelArgs& args, ForwardRecord& record, int64_t chunk_first,
                            ForwardChunk& chunk);
+  absl::StatusOr<void*> RecordMemory(Scratch& scratch, int64_t bytes);
   absl::Status GiveTape(int64_t grid, int64_t units, KernelArgs& args);
+  // Windows for what a launch gives to weights, the first entry of step `first`.
+  absl::Status GiveWindows(int64_t first, int64_t entries, KernelArgs& args);
+  // Sums what the launch of these arguments gave to weights.
+  absl::Status SumWindows(KernelArgs& args);
   std::optional<int64_t> TapeUnits(int64_t first, int64_t count) const;
   int64_t TapeBytes(int64_t grid, int64_t units) const;
   absl::Status TakeGradients();
+  void TakeGradient(int32_t input);
   // Nothing where the program has no such field, or where reading failed (see failed_).
   std::optional<FieldNumbers> Read(FieldKind kind, int32_t index = 0) const;
   Tensor TensorOf(const Value& value, FieldKind kind, int32_t index) const;
@@ -94,7 +105,8 @@ class CudaRun : public Run {
   Buffer travelling_;
   Buffer adjoint_fields_;
   Buffer tape_units_;
-  Scratch before_, workspace_, tape_, backward_partial_, backward_, ranges_;
+  Scratch before_, workspace_, tape_, windows_, backward_partial_, backward_, ranges_;
+  WeightSums weight_sums_;
   // In `ranges_`, from the start of the adjoint on. Steps that are run once more for it do not count.
   RangeColumn* adjoint_ranges_ = nullptr;
   KernelArgs args_ = {};  // what all launches share

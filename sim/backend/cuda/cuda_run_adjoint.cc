@@ -38,30 +38,53 @@ int64_t CudaRun::AdjointBytes(int64_t first, int64_t count) const {
   const std::optional<int64_t> units = TapeUnits(first, count);
   if (!units) return kMoreThanAnyBudget;
   const int64_t columns = adjoint_grid_ * count * static_cast<int64_t>(sizeof(BackwardColumn));
-  return TapeBytes(adjoint_grid_, *units) + columns;
+  return TapeBytes(adjoint_grid_, *units) + columns + weight_sums_.WindowBytes(count) +
+         weight_sums_.TotalBytes();
+}
+
+// Memory of the device, or of the host: slower, over the bus, but there.
+absl::StatusOr<void*> CudaRun::RecordMemory(Scratch& scratch, int64_t bytes) {
+  const int64_t room = launch_options_.record_bytes.value_or(device_->limits().memory_bytes / 2);
+  absl::StatusOr<void*> memory = absl::ResourceExhaustedError("");
+  if (bytes <= room) memory = scratch.Of(*device_, *stream_, bytes);
+  if (!absl::IsResourceExhausted(memory.status())) return memory;
+  return scratch.Of(*device_, *stream_, bytes, MemoryKind::kPinned);
 }
 
 absl::Status CudaRun::GiveTape(int64_t grid, int64_t units, KernelArgs& args) {
   args.tape_units = nullptr;  // counted in the forward run
   args.tape_capacity = units;
-  const int64_t bytes = TapeBytes(grid, units);
-  const int64_t room = launch_options_.record_bytes.value_or(device_->limits().memory_bytes / 2);
-  absl::StatusOr<void*> tape = absl::ResourceExhaustedError("");
-  if (bytes <= room) tape = tape_.Of(*device_, *stream_, bytes);
-  // Slower, over the bus, but there.
-  if (absl::IsResourceExhausted(tape.status())) {
-    tape = tape_.Of(*device_, *stream_, bytes, MemoryKind::kPinned);
-  }
+  const absl::StatusOr<void*> tape = RecordMemory(tape_, TapeBytes(grid, units));
   if (!tape.ok()) return tape.status();
   args.tape = *tape;
   return absl::OkStatus();
 }
 
-absl::Status CudaRun::StartAdjoint(double seed_scale, const InstanceWeights& /*over*/) {
-  if (!failed_.ok()) return failed_;
-  if (!BlockSums::WantedOf(*batch_.program).empty()) {
-    return absl::UnimplementedError("gradients of weights are not summed on CUDA yet");
+absl::Status CudaRun::GiveWindows(int64_t first, int64_t entries, KernelArgs& args) {
+  if (weight_sums_.inputs() == 0) return absl::OkStatus();
+  const absl::StatusOr<void*> memory = RecordMemory(windows_, weight_sums_.WindowBytes(entries));
+  if (!memory.ok()) return memory.status();
+  return weight_sums_.Open(*memory, first, entries, args);
+}
+
+absl::Status CudaRun::SumWindows(KernelArgs& args) {
+  const auto launch = [&](const std::string& entry, int64_t threads) {
+    if (threads == 0) return absl::OkStatus();
+    const absl::StatusOr<int64_t> grid = GridOf(entry, (threads + block_ - 1) / block_, 0);
+    return grid.ok() ? Launch(entry, {*grid, block_, 0}, args) : grid.status();
+  };
+  absl::Status status;
+  for (size_t k = 0; k < weight_sums_.inputs() && status.ok(); ++k) {
+    args.sums = weight_sums_.View(k, args);
+    const int64_t totals = args.sums.blocks * args.sums.elements;
+    status = launch("simgrad_adjoint_sums", args.sums.entries * totals);
+    if (status.ok()) status = launch("simgrad_adjoint_totals", totals);
   }
+  return status;
+}
+
+absl::Status CudaRun::StartAdjoint(double seed_scale, const InstanceWeights& over) {
+  if (!failed_.ok()) return failed_;
   const NumericalProgram& program = *batch_.program;
   if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   stale_ = true;
@@ -73,6 +96,7 @@ absl::Status CudaRun::StartAdjoint(double seed_scale, const InstanceWeights& /*o
   absl::Status status = stream_->Fill(adjoint_fields_.data(), 0, adjoint_fields_.bytes());
   PointFields(travelling_.data(), adjoint_fields_.data(), args_);
   if (status.ok()) status = uploaded_.UploadCotangents(batch_, args_);
+  if (status.ok()) status = weight_sums_.Start(batch_, over, seed_scale);
   if (!status.ok()) return status;
   args_.seed = precision::RoundTo(program.policy[Role::kObjective].format, seed_scale);
   const absl::StatusOr<void*> ranges = ranges_.Of(*device_, *stream_, sizeof(RangeColumn));
@@ -87,8 +111,10 @@ absl::Status CudaRun::StartAdjoint(double seed_scale, const InstanceWeights& /*o
   args.ranges = adjoint_ranges_;
   status = GiveTape(adjoint_grid_, source_->terminal_tape_units, args);
   if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
+  if (status.ok()) status = GiveWindows(std::max<int64_t>(batch_.steps - 1, 0), 1, args);
   if (status.ok()) status = stream_->Fill(args.ranges, 0, sizeof(RangeColumn));
   if (status.ok()) status = Launch("simgrad_start_adjoint", adjoint_grid_, args);
+  if (status.ok()) status = SumWindows(args);
   return status;
 }
 
@@ -119,7 +145,9 @@ absl::StatusOr<AdjointChunk> CudaRun::Adjoint(int64_t first, int64_t count) {
   }
   absl::Status status = GiveTape(adjoint_grid_, *units, args);
   if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
+  if (status.ok()) status = GiveWindows(first, count, args);
   if (status.ok()) status = Launch("simgrad_adjoint", adjoint_grid_, args);
+  if (status.ok()) status = SumWindows(args);
   if (status.ok()) status = Launch("simgrad_merge", count, args);
   std::vector<BackwardColumn> columns(static_cast<size_t>(count));
   if (status.ok()) status = stream_->ToHost(columns.data(), args.backward, column);
@@ -139,10 +167,26 @@ absl::Status CudaRun::FinishAdjoint() {
     KernelArgs args = args_;
     absl::Status status = GiveTape(adjoint_grid_, source_->initial_tape_units, args);
     if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
+    if (status.ok()) status = GiveWindows(0, 1, args);
     if (status.ok()) status = Launch("simgrad_finish_adjoint", adjoint_grid_, args);
+    if (status.ok()) status = SumWindows(args);
     if (!status.ok()) return status;
   }
+  if (absl::Status status = weight_sums_.Take(); !status.ok()) return status;
   return TakeGradients();
+}
+
+void CudaRun::TakeGradient(int32_t input) {
+  const size_t i = static_cast<size_t>(input);
+  const Program& p = batch_.program->program;
+  const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
+  const int64_t steps = batch_.inputs[i].per_step ? batch_.steps : 1;
+  gradients_[i].assign(static_cast<size_t>(batch_.instances * steps * count), 0.0);
+  if (const auto sums = Read(FieldKind::kGradient, input)) {
+    sums->Each([&](int64_t k, auto x) {
+      gradients_[i][static_cast<size_t>(k)] = precision::Canonical(static_cast<double>(x));
+    });
+  }
 }
 
 absl::Status CudaRun::TakeGradients() {
@@ -152,15 +196,7 @@ absl::Status CudaRun::TakeGradients() {
     connected_[i].assign(static_cast<size_t>(batch_.instances), 0);
     gradients_[i].clear();
     if (!numerical.adjoint_spec->wanted[i]) continue;
-    const Program& p = numerical.program;
-    const int64_t count = ElementCount(p[p.inputs[i].value].type.shape);
-    const int64_t steps = batch_.inputs[i].per_step ? batch_.steps : 1;
-    gradients_[i].assign(static_cast<size_t>(batch_.instances * steps * count), 0.0);
-    if (const auto sums = Read(FieldKind::kGradient, input)) {
-      sums->Each([&](int64_t k, auto x) {
-        gradients_[i][static_cast<size_t>(k)] = precision::Canonical(static_cast<double>(x));
-      });
-    }
+    if (!numerical.program.inputs[i].weights) TakeGradient(input);
     if (const auto flags = Read(FieldKind::kConnected, input)) {
       flags->Each([&](int64_t k, auto x) { connected_[i][static_cast<size_t>(k)] = x != 0; });
     }

@@ -30,8 +30,10 @@ FieldLayout FieldLayout::Of(const GeneratedSource& source, int64_t instances, in
   for (const Field& field : source.fields) {
     FieldPlace place;
     place.travels = Travels(field.kind);
-    place.bytes = instances * field.elements * (field.per_step ? steps : 1) *
-                  MemoryTypeBytes(field.memory_type);
+    if (!field.is_window) {
+      place.bytes = instances * field.elements * (field.per_step ? steps : 1) *
+                    MemoryTypeBytes(field.memory_type);
+    }
     int64_t& end = place.travels ? layout.travelling_bytes : layout.adjoint_bytes;
     place.offset = end;
     end += (place.bytes + kAlignment - 1) / kAlignment * kAlignment;

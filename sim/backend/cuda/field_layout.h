@@ -13,7 +13,7 @@
 
 namespace simgrad::sim::cuda {
 
-// Bytes [offset, offset + bytes) of the allocation that the field belongs to.
+// Bytes [offset, offset + bytes) of the allocation that the field belongs to; none of a window.
 struct FieldPlace {
   bool travels = true;  // with a checkpoint; else it belongs to the adjoint
   int64_t offset = 0;

@@ -49,7 +49,8 @@ enum class FieldKind : uint8_t {
   kCotangentMask,
   kExportCotangent,  // of the last step, from the terminal cost
   kExportCotangentMask,
-  kGradient,       // index: input; memory type of role gradient; [steps] outermost if per step
+  // index: input; memory type of role gradient; [steps] outermost if per step; a window for weights
+  kGradient,
   kConnected,      // index: input; bool
   kAdjointHealth,  // as kHealth
 };
@@ -60,6 +61,9 @@ struct Field {
   MemoryType memory_type = MemoryType::kF32;
   int64_t elements = 1;   // without the step axis
   bool per_step = false;  // [steps] more, outermost of all
+  // Of weights: [entries] more, outermost of all, in memory of each launch. Entry t - window_first is
+  // of step t; start_adjoint and finish_adjoint have one.
+  bool is_window = false;
 };
 
 // A text is compiled whole, or, where it has an adjoint, in two parts at once: with the macro of
@@ -79,6 +83,9 @@ struct GeneratedSource {
   // and only where the program has an adjoint:
   //   simgrad_start_adjoint, simgrad_adjoint (replays its range with a tape),
   //   simgrad_finish_adjoint
+  // and, where it is wanted for weights, for one of them at a time:
+  //   simgrad_adjoint_sums    the sums of blocks of ids in each entry of a window
+  //   simgrad_adjoint_totals  adds them to the totals of blocks
   // Every kernel strides over the instances with its grid, so any grid is right.
   std::string text;
   std::vector<double> numbers;

@@ -54,6 +54,26 @@ enum LaunchFlags : uint32_t {
   kRecordNothing = 8,    // Recording::kNone: results only
 };
 
+// The numbers on the stack of a sum over the rows of a block of ids, at most.
+inline constexpr int kSumDepth = 9;
+
+// What a launch gave to one param declared `weights`, and its sums over blocks of ids. Numbers are in
+// the memory type of role gradient.
+struct WeightSumsView {
+  void* given;  // [entries] of a window (Field)
+  int64_t entries, elements, blocks;
+  int64_t entry_stride, element_stride, row_stride;  // of `given`, in numbers
+  const uint32_t* block_begin;                       // [blocks + 1], in the next three
+  const uint32_t* row;                               // rows that count, in ascending order of ids
+  const uint8_t* joins;                              // BlockOrder
+  const double* weight;                              // of the row
+  void* total;                                       // [blocks][elements]
+  uint32_t* nonzero;                                 // by row, whether a number was not 0
+  unsigned long long* extremes;  // the least and the largest magnitude that is told, as bits
+  // The least magnitudes that are told, and that are not any more, as bits.
+  uint64_t least_told, least_infinite;
+};
+
 struct KernelArgs {
   int64_t instances, steps;   // of the batch and of the whole horizon
   int64_t first_step, count;  // of this launch
@@ -62,6 +82,7 @@ struct KernelArgs {
   double near_band_ulps;
   double seed;                  // adjoint: seed_scale rounded to role objective, exact
   void* field[kMaxFields];      // by GeneratedSource::fields
+  int64_t window_first;         // adjoint: the step of the first entry of fields that are windows
   InputView input[kMaxInputs];  // by Program::inputs
   const double* number;         // GeneratedSource::numbers
   const int64_t* integer;       // GeneratedSource::integers
@@ -91,6 +112,7 @@ struct KernelArgs {
   const double* sent_trajectory_export[kMaxInputs];
   unsigned char* workspace;  // block mapping: values spread over a block's threads
   int64_t workspace_stride;  // bytes per block
+  WeightSumsView sums;       // simgrad_adjoint_sums, simgrad_adjoint_totals
 };
 
 }  // namespace simgrad::sim::cuda

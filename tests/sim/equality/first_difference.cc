@@ -168,6 +168,9 @@ class Walk {
     Leaf(path + ".connected", a.connected, b.connected);
     Leaf(path + ".gated_by", a.gated_by, b.gated_by);
     Same(path + ".gradient", a.gradient, b.gradient);
+    Leaf(path + ".zero", a.magnitudes.zero, b.magnitudes.zero);
+    Leaf(path + ".smallest", a.magnitudes.smallest, b.magnitudes.smallest);
+    Leaf(path + ".largest", a.magnitudes.largest, b.magnitudes.largest);
   }
 
   void Same(const std::string& path, const BackwardStep& a, const BackwardStep& b) {

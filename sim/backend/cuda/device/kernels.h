@@ -9,8 +9,9 @@
 //   Sample()                  ranges of the states, to the slot of the step
 //   WriteTrajectories(column)
 // and, where it has an adjoint, LoadReversed(), LoadReversedHealth(), StoreReversed() of cotangents and
-// gradients, and CopyStates(), after which what becomes of the states travels no more. RunStart(I&),
-// RunStep(I&) and so on are the functions of the plan.
+// gradients, OpenEntry(), CloseEntry() around what gives to weights, and CopyStates(), after which what
+// becomes of the states travels no more. RunStart(I&), RunStep(I&) and so on are the functions of the
+// plan.
 // Threads: all of a block call a kernel alike. What a function of the plan leaves is seen by all threads
 //   behind the next barrier: each function ends with one (I::Any) or is followed by one.
 #pragma once
@@ -147,8 +148,10 @@ __device__ inline void StartAdjointKernel(I& self) {
     self.read_time = self.t > 0 ? self.t - 1 : 0;
     self.tape.top = 0;
     if (self.Runs()) {
+      self.OpenEntry();
       RunReverseTerminal(self);
       self.JudgeReversed();
+      self.CloseEntry();
     }
     if (self.live) self.StoreReversed();
   });
@@ -219,8 +222,10 @@ __device__ inline void AdjointKernel(I& self) {
         self.bad = false;
         const int64_t frame = static_cast<uint32_t>(self.template Recall<int32_t>(link, 1));
         link = static_cast<uint32_t>(self.template Recall<int32_t>(link, 0));
+        self.OpenEntry();
         ReverseStep(self, frame);
         self.JudgeReversed();
+        self.CloseEntry();
       }
       __syncthreads();
       LeaveColumn(self, column, first_pass);
@@ -244,8 +249,10 @@ __device__ inline void FinishAdjointKernel(I& self) {
     if (self.Runs()) {
       self.SetSent();
       I::Sync();
+      self.OpenEntry();
       RunReverseInitial(self);
       self.JudgeReversed();
+      self.CloseEntry();
     }
     if (self.live) self.StoreReversed();
   });

@@ -147,7 +147,7 @@ class ProgramText {
       adjoint += FunctionOf(plan_.reverse_initial, "RunReverseInitial") +
                  Kernel("start_adjoint", "StartAdjointKernel(self);") +
                  Kernel("adjoint", "AdjointKernel(self);") +
-                 Kernel("finish_adjoint", "FinishAdjointKernel(self);");
+                 Kernel("finish_adjoint", "FinishAdjointKernel(self);") + SumsText();
     }
     GeneratedSource made;
     made.mapping = options_.mapping;
@@ -214,6 +214,8 @@ class ProgramText {
       const int64_t count = ElementCount(ValueOf(i).type.shape);
       to_.gradient[i] =
           AddField(kGradient, i, wide ? MemoryType::kF64 : MemoryType::kF32, count, per_step(i));
+      fields_.back().is_window = program_.inputs[i].weights;
+      sums_ = sums_ || program_.inputs[i].weights;
       to_.connected[i] = AddField(kConnected, i, MemoryType::kBool, 1);
     }
     adjoint_health_ = AddField(kAdjointHealth, 0, MemoryType::kI64, 1);
@@ -287,6 +289,22 @@ class ProgramText {
   static std::string MergeText() {
     return "extern \"C\" __global__ void simgrad_merge(const __grid_constant__ KernelArgs args) {\n"
            "  MergeKernel<Instance>(args);\n}\n\n";
+  }
+
+  std::string SumsText() const {
+    if (!sums_) return "";
+    const auto& setting = numerical_.policy[Role::kGradient];
+    const std::string formats =
+        Cat("<", FormatText(setting.format), ", ", FormatText(setting.accumulator), ">(args);");
+    TextWriter text;
+    for (const auto& [entry, body] :
+         {std::pair{"sums", "SumEntriesKernel"}, std::pair{"totals", "GrowTotalsKernel"}}) {
+      text.Open(Cat("extern \"C\" __global__ void simgrad_adjoint_", entry,
+                    "(const __grid_constant__ KernelArgs args)"));
+      text.Line(Cat(body, formats));
+      text.Close();
+    }
+    return Cat("#include \"sim/backend/cuda/device/weight_sums.h\"\n\n", text.text(), "\n");
   }
 
   // ---- the instance ----
@@ -373,7 +391,7 @@ class ProgramText {
     for (size_t k = 0; k < fields_.size(); ++k) {
       const Field& f = fields_[k];
       const int field = static_cast<int>(k);
-      if (!Travels(k) || IsReversed(f) != reversed) continue;
+      if (!Travels(k) || IsReversed(f) != reversed || f.is_window) continue;
       if (InMemory(f)) {
         if (loads) text.Line(Cat("f", k, " = ", Memory(field), " + instance * ", f.elements, ";"));
         continue;
@@ -580,15 +598,19 @@ class ProgramText {
   void ReversedText(TextWriter& text) const {
     for (size_t i = 0; i < program_.inputs.size(); ++i) {
       const int k = to_.gradient[i];
-      if (k < 0 || to_.gradient_kept[i]) continue;
+      if (k < 0) continue;
       const Field& f = fields_[static_cast<size_t>(k)];
-      const std::string step = f.per_step ? "read_time" : "int64_t{0}";
+      if (to_.gradient_kept[i] && !f.is_window) continue;
+      const std::string step = f.is_window  ? "(read_time - args.window_first)"
+                               : f.per_step ? "read_time"
+                                            : "int64_t{0}";
       text.Line(Cat("__device__ ", TypeOf(f.memory_type), "& At", k,
                     "([[maybe_unused]] int64_t e) { return ", Memory(k), "[",
                     block_ ? Cat("(", step, " * args.instances + instance) * ", f.elements, " + e")
                            : Cat("(", step, " * ", f.elements, " + e) * args.instances + instance"),
                     "]; }"));
     }
+    EntryText(text);
     text.Open("__device__ void LoadReversed()");
     Move(text, true, true);
     text.Close();
@@ -613,6 +635,26 @@ class ProgramText {
       text.Close();
       offset += Aligned(8 * f.count);
     }
+    text.Close();
+  }
+
+  // Around an entry: what a thread keeps of a window begins at 0, and is written there.
+  void EntryText(TextWriter& text) const {
+    TextWriter opens(2), closes(2);
+    for (size_t i = 0; i < program_.inputs.size(); ++i) {
+      const int k = to_.gradient[i];
+      if (k < 0 || !to_.gradient_kept[i] || !fields_[static_cast<size_t>(k)].is_window) continue;
+      const int64_t elements = fields_[static_cast<size_t>(k)].elements;
+      const std::string own = OfField(k, elements, "e");
+      EachOf(opens, elements, Cat(own, " = 0;"));
+      EachOf(closes, elements, Cat("At", k, "(", elements == 1 ? "0" : "e", ") = ", own, ";"));
+    }
+    text.Open("__device__ void OpenEntry()");
+    text.Raw(opens.text());
+    text.Close();
+    text.Open("__device__ void CloseEntry()");
+    if (block_ && !closes.text().empty()) text.Line("if (!speaks) return;");
+    text.Raw(closes.text());
     text.Close();
   }
 
@@ -659,6 +701,7 @@ class ProgramText {
   std::vector<double> numbers_;  // of the plan, then of configuration
   TextOptions to_;
   int health_ = 0, signature_ = 0, adjoint_health_ = 0;
+  bool sums_ = false;              // gradients of weights are wanted
   std::vector<int> last_, first_;  // by event
   int64_t workspace_ = 0;
 };

@@ -15,10 +15,12 @@
 #include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/kernel_image.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
+#include "sim/program/builder.h"
 #include "sim/program/lower.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/random_case.h"
 #include "tests/sim/program/large_program.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad::tests {
 namespace {
@@ -189,6 +191,38 @@ TEST(NvrtcTest, EveryKernelIsInTheImageOfItsPart) {
     const bool adjoint = sim::cuda::IsOfAdjoint(entry);
     EXPECT_EQ(parts->front().find(section) != std::string::npos, !adjoint) << entry;
     EXPECT_EQ(parts->back().find(section) != std::string::npos, adjoint) << entry;
+  }
+}
+
+TEST(NvrtcTest, KernelsThatSumGradientsOfWeightsCompile) {
+  sim::Builder b("weights");
+  const sim::Var x = b.State("x", {3});
+  const sim::Var w = b.Weights("w", {3});
+  b.SetNext({w * x});
+  b.AddObjective("end", nullptr, [&](const sim::Vars& states, const sim::Vars&) {
+    return b.Reduce(sim::OpCode::kSum, states[0]);
+  });
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  using precision::Format;
+  for (const auto& [format, accumulator] :
+       {std::pair{Format::kF32, Format::kF32}, std::pair{Format::kF64, Format::kF64},
+        std::pair{Format::kBf16, Format::kF32}, std::pair{Format::kF32, Format::kBf16}}) {
+    precision::PolicySpec spec;
+    spec.roles = {{"gradient", {.format = format, .accumulator = accumulator}}};
+    const auto program = LowerForGradient(*world, PolicyOf(spec), "end");
+    ASSERT_TRUE(program.ok()) << program.status();
+    const auto source = sim::cuda::Generate(*program, {.mapping = Mapping::kThreadPerInstance});
+    ASSERT_TRUE(source.ok()) << source.status();
+    const auto image = sim::cuda::CompileWithNvrtc(source->text, "sm_90");
+    ASSERT_TRUE(image.ok()) << image.status();
+    const auto parts = sim::cuda::SplitImages(*image);
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    for (const std::string entry : {"adjoint_sums", "adjoint_totals"}) {
+      const std::string section(".text.simgrad_" + entry + '\0');
+      EXPECT_TRUE(sim::cuda::IsOfAdjoint(entry));
+      EXPECT_NE(parts->back().find(section), std::string::npos) << entry;
+    }
   }
 }
 

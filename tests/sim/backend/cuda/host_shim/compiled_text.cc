@@ -77,8 +77,10 @@ absl::StatusOr<std::shared_ptr<void>> CompileOnHost(const std::string& text) {
 
 std::string WithKernels(std::string text) {
   for (const std::string name :
-       {"sim/backend/cuda/device/kernels.h", "sim/backend/cuda/device/instance.h"}) {
+       {"sim/backend/cuda/device/kernels.h", "sim/backend/cuda/device/instance.h",
+        "sim/backend/cuda/device/weight_sums.h"}) {
     const std::string include = "#include \"" + name + "\"\n";
+    if (text.find(include) == std::string::npos) continue;
     for (const sim::cuda::EmbeddedHeader& header : sim::cuda::EmbeddedHeaders()) {
       if (header.name != name) continue;
       text.replace(text.find(include), include.size(), std::string(header.text) + "\n");
