@@ -291,8 +291,7 @@ TEST_P(Stop, EndsTheReplayForABirthCertificate) {
   EXPECT_EQ(MakeEngine().Execute(work, nobody).status().code(), absl::StatusCode::kCancelled);
 }
 
-TEST_P(Stop, IsAskedForWhileInstancesAreMade) {
-  if (GetParam() != "reference") GTEST_SKIP() << "compiled code makes groups of lanes";
+TEST(ReferenceStop, IsAskedForWhileInstancesAreMade) {
   Work work = SineWork(1, {0, 0, 0}, 1 << 14, 1);
   int64_t looks = 0;
   work.options.stop = [&] { return ++looks > 0; };
