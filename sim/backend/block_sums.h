@@ -64,8 +64,8 @@ class BlockSums {
             int64_t row_stride, WorkMeter& meter);
   void Ended(int64_t group, WorkMeter& meter);
 
-  // Where the numbers are summed elsewhere, in the order of OrderOf, results come instead of Open,
-  // Give and Ended. `totals`: [block][number of the input]; `nonzero`: by row, whether any number
+  // Results come instead of Open, Give and Ended where the numbers are summed elsewhere, in the order
+  // of OrderOf. `totals`: [block][number of the input]; `nonzero`: by row, whether any number
   // was not 0; `smallest`, `largest`: of the magnitudes in ToldMagnitudes, +inf and 0 if there is none.
   void Put(size_t which, std::span<const double> totals, std::vector<uint8_t> nonzero,
            double smallest, double largest);

@@ -61,7 +61,7 @@ struct Field {
   MemoryType memory_type = MemoryType::kF32;
   int64_t elements = 1;   // without the step axis
   bool per_step = false;  // [steps] more, outermost of all
-  // Of weights: [entries] more, outermost of all, in memory of each launch. Entry t - window_first is
+  // Weights have [entries] more, outermost of all, in memory of each launch. Entry t - window_first is
   // of step t; start_adjoint and finish_adjoint have one.
   bool is_window = false;
 };

@@ -57,7 +57,7 @@ enum LaunchFlags : uint32_t {
 // The numbers on the stack of a sum over the rows of a block of ids, at most.
 inline constexpr int kSumDepth = 9;
 
-// What a launch gave to one param declared `weights`, and its sums over blocks of ids. Numbers are in
+// The numbers that a launch gave to one param declared `weights`, and its sums over blocks of ids. Numbers are in
 // the memory type of role gradient.
 struct WeightSumsView {
   void* given;  // [entries] of a window (Field)

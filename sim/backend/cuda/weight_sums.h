@@ -24,9 +24,9 @@ class WeightSums {
   WeightSums(Device& device, Stream& stream, const Batch& batch, const GeneratedSource& source);
 
   size_t inputs() const { return windows_.size(); }
-  // Of windows of so many entries.
+  // The bytes of windows of so many entries.
   int64_t WindowBytes(int64_t entries) const;
-  // Of what stays for all launches.
+  // The bytes of what stays for all launches.
   int64_t TotalBytes() const;
 
   // Begins a reversal (Run::StartAdjoint).
