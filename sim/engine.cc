@@ -250,7 +250,7 @@ absl::Status Execution::Reverse() {
   const bool sums = !BlockSums::WantedOf(numerical_).empty();
   const bool only_finite = work_.gradient->reduction == InstanceReduction::kFiniteOnly;
   const std::shared_ptr<const void> end = sums && only_finite ? run_.SaveState() : nullptr;
-  InstanceWeights over = Weights(true);
+  InstanceWeights over = sums ? Weights(true) : InstanceWeights{};
   if (absl::Status status = ReverseOver(over, false); !status.ok()) return status;
   if (end == nullptr) return absl::OkStatus();
   // The reversal tells which instances are not finite, and what these gave to weights is in sums
@@ -336,9 +336,8 @@ InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weight
   GradientMagnitudes magnitudes;
   if (sums) {
     const size_t which = WhichOf(*run_.Sums(), input);
-    reduced = GradientOfBlocks(run_.Sums()->Totals(which), weights, setting, result_.loss_scale,
-                               static_cast<size_t>(run_.Sums()->wanted()[which].elements),
-                               keep_tree, meter_);
+    reduced = GradientOfBlocks(*run_.Sums(), which, weights, setting, result_.loss_scale, keep_tree,
+                               meter_);
     magnitudes = run_.Sums()->Magnitudes(which);
   } else {
     reduced = binding.per_instance

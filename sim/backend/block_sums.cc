@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <set>
 #include <span>
 #include <type_traits>
 #if defined(__x86_64__)
@@ -222,7 +221,7 @@ std::vector<BlockSums::Wanted> BlockSums::WantedOf(const NumericalProgram& progr
 }
 
 BlockSums::BlockSums(const NumericalProgram& program, InstanceWeights over, int64_t rows_of_group,
-                     double loss_scale)
+                     double loss_scale, WorkMeter& meter)
     : setting_(program.policy[Role::kGradient]),
       loss_scale_(loss_scale),
       over_(std::move(over)),
@@ -235,25 +234,28 @@ BlockSums::BlockSums(const NumericalProgram& program, InstanceWeights over, int6
   least_told_ = LeastThat([&](double x) { return unscaled(x) != 0.0; });
   least_infinite_ = LeastThat([&](double x) { return !precision::IsFinite(unscaled(x)); });
   for (Seen& seen : seen_) seen.nonzero.assign(over_.weights.size(), 0);
-  MakePieces();
+  ResizeInPieces(meter, weights_, over_.rows.size());
+  for (size_t k = 0; k < weights_.size(); ++k) weights_[k] = over_.weights[over_.rows[k]];
+  MakePieces(meter);
 }
 
 // ---- pieces ----
 
 // Splits the ids of each block until all that are left share a group.
-void BlockSums::MakePieces() {
+void BlockSums::MakePieces(WorkMeter& meter) {
   const int64_t rows = static_cast<int64_t>(over_.weights.size());
-  groups_.resize(static_cast<size_t>((rows + rows_of_group_ - 1) / rows_of_group_));
+  ResizeInPieces(meter, groups_, static_cast<size_t>((rows + rows_of_group_ - 1) / rows_of_group_));
   for (size_t begin = 0; begin < over_.ids.size();) {
     const uint64_t number = over_.ids[begin] >> kLevel;
     size_t end = begin;
     while (end < over_.ids.size() && over_.ids[end] >> kLevel == number) ++end;
     blocks_.push_back({.number = number});
-    MakePiece({kLevel, number}, begin, end, blocks_.size() - 1);
+    MakePiece({kLevel, number}, begin, end, blocks_.size() - 1, meter);
     Block& block = blocks_.back();
-    std::set<size_t> of_groups;
-    for (const PieceAt& at : block.pieces) of_groups.insert(at.group);
-    block.of_groups.assign(of_groups.begin(), of_groups.end());
+    for (const PieceAt& at : block.pieces) block.of_groups.push_back(at.group);
+    std::sort(block.of_groups.begin(), block.of_groups.end());
+    block.of_groups.erase(std::unique(block.of_groups.begin(), block.of_groups.end()),
+                          block.of_groups.end());
     begin = end;
   }
   for (const Group& group : groups_) {
@@ -262,8 +264,10 @@ void BlockSums::MakePieces() {
 }
 
 void BlockSums::MakePiece(const precision::AlignedBlock& node, size_t begin, size_t end,
-                          size_t block) {
+                          size_t block, WorkMeter& meter) {
   if (begin == end) return;
+  constexpr int64_t kPlaceWork = 8;
+  meter.Add(kPlaceWork * static_cast<int64_t>(end - begin));
   const auto group_of = [&](size_t place) {
     return over_.rows[place] / static_cast<size_t>(rows_of_group_);
   };
@@ -276,29 +280,22 @@ void BlockSums::MakePiece(const precision::AlignedBlock& node, size_t begin, siz
     const auto middle = std::upper_bound(from + static_cast<std::ptrdiff_t>(begin),
                                          from + static_cast<std::ptrdiff_t>(end), left.Last());
     const size_t at = static_cast<size_t>(middle - from);
-    MakePiece(left, begin, at, block);
-    MakePiece({node.level - 1, 2 * node.index + 1}, at, end, block);
+    MakePiece(left, begin, at, block, meter);
+    MakePiece({node.level - 1, 2 * node.index + 1}, at, end, block, meter);
     return;
   }
-  Piece piece = {.block = block, .node = node};
+  // Adjoining ids, as many as a node has, are a node where the first begins one.
+  const size_t count = end - begin;
+  Piece piece = {.block = block, .node = node, .begin = begin, .end = end};
+  piece.is_dense = count > 1 && std::has_single_bit(count) && over_.ids[begin] % count == 0;
   for (size_t place = begin; place < end; ++place) {
-    const size_t row = over_.rows[place];
-    piece.rows.push_back(static_cast<int64_t>(row) - static_cast<int64_t>(group) * rows_of_group_);
-    piece.ids.push_back(over_.ids[place]);
-    piece.weights.push_back(over_.weights[row]);
-    piece.all_ones = piece.all_ones && over_.weights[row] == 1.0;
-  }
-  piece.is_dense = true;
-  for (size_t k = 1; k < piece.rows.size(); ++k) {
-    const bool adjoins = piece.rows[k] == piece.rows[k - 1] + 1 &&
-                         over_.ids[begin + k] == over_.ids[begin + k - 1] + 1;
+    piece.all_ones = piece.all_ones && weights_[place] == 1.0;
+    if (place == begin) continue;
+    const bool adjoins = over_.rows[place] == over_.rows[place - 1] + 1 &&
+                         over_.ids[place] == over_.ids[place - 1] + 1;
     piece.is_dense = piece.is_dense && adjoins;
   }
-  // Adjoining ids, as many as a node has, are a node where the first begins one.
-  const size_t count = piece.rows.size();
-  piece.is_dense =
-      piece.is_dense && count > 1 && std::has_single_bit(count) && over_.ids[begin] % count == 0;
-  groups_[group].pieces.push_back(std::move(piece));
+  groups_[group].pieces.push_back(piece);
   blocks_[block].pieces.push_back({group, groups_[group].pieces.size() - 1});
 }
 
@@ -311,7 +308,6 @@ void BlockSums::Open(int64_t entries) {
   for (Block& block : blocks_) {
     block.missing = block.of_groups.size();
     for (size_t group : block.of_groups) ++groups_[group].waiting;
-    block.total.resize(static_cast<size_t>(numbers_));
   }
 }
 
@@ -374,42 +370,40 @@ void BlockSums::GiveTile(const Piece& piece, int64_t first_row, const T* numbers
                          Extremes<T>& extremes, WorkMeter& meter) {
   const Format format = setting_.format;
   const Format accumulator = setting_.accumulator;
-  const int64_t rows = static_cast<int64_t>(piece.rows.size());
+  const size_t all = piece.end - piece.begin;
+  const int64_t rows = static_cast<int64_t>(all);
   meter.Add(kNumberWork * count * (1 + rows / 8));
-  for (size_t begin = 0; begin < piece.rows.size();) {
+  for (size_t begin = 0; begin < all;) {
     size_t end = begin + 1;
-    while (end < piece.rows.size() && row_stride == 1 &&
-           piece.rows[end] == piece.rows[end - 1] + 1) {
-      ++end;
-    }
-    extremes.See(numbers + piece.rows[begin] * row_stride, element_stride, count,
-                 first_row + piece.rows[begin], static_cast<int64_t>(end - begin));
+    while (end < all && row_stride == 1 && RowOf(piece, end) == RowOf(piece, end - 1) + 1) ++end;
+    const int64_t row = RowOf(piece, begin);
+    extremes.See(numbers + row * row_stride, element_stride, count, first_row + row,
+                 static_cast<int64_t>(end - begin));
     begin = end;
   }
   const bool is_plain =
       format == (sizeof(T) == 4 ? Format::kF32 : Format::kF64) &&
       (accumulator == Format::kF64 || (accumulator == Format::kF32 && format == Format::kF32));
   if (piece.is_dense && is_plain && row_stride == 1) {
-    const T* const from = numbers + piece.rows.front();
+    const T* const from = numbers + RowOf(piece, 0);
+    const double* const weights = weights_.data() + piece.begin;
     if (accumulator == Format::kF64) {
-      SumNeighbours<double>(from, element_stride, count, rows, piece.weights.data(), piece.all_ones,
-                            sums);
+      SumNeighbours<double>(from, element_stride, count, rows, weights, piece.all_ones, sums);
     } else {
-      SumNeighbours<T>(from, element_stride, count, rows, piece.weights.data(), piece.all_ones,
-                       sums);
+      SumNeighbours<T>(from, element_stride, count, rows, weights, piece.all_ones, sums);
     }
     return;
   }
   std::vector<double> leaves(static_cast<size_t>(count));
   precision::AlignedSum sum(leaves.size(), accumulator);
-  for (size_t k = 0; k < piece.rows.size(); ++k) {
+  for (size_t k = 0; k < all; ++k) {
     meter.Add(kNumberWork * count);
-    const T* const from = numbers + piece.rows[k] * row_stride;
+    const T* const from = numbers + RowOf(piece, k) * row_stride;
     for (size_t e = 0; e < leaves.size(); ++e) {
       const double number = static_cast<double>(from[static_cast<int64_t>(e) * element_stride]);
-      leaves[e] = precision::Mul(format, piece.weights[k], number);
+      leaves[e] = precision::Mul(format, weights_[piece.begin + k], number);
     }
-    sum.Add(piece.ids[k], leaves);
+    sum.Add(over_.ids[piece.begin + k], leaves);
   }
   const std::vector<double> root = sum.Take();
   std::copy(root.begin(), root.end(), sums);
@@ -476,6 +470,7 @@ void BlockSums::Ended(int64_t group, WorkMeter& meter) {
 void BlockSums::Join(Block& block, WorkMeter& meter) {
   const size_t width = static_cast<size_t>(numbers_);
   precision::AlignedSum sum(width, setting_.accumulator);
+  if (block.total.empty()) ResizeInPieces(meter, block.total, width);
   for (int64_t entry = entries_; entry-- > 0;) {
     for (const PieceAt& at : block.pieces) {
       meter.Add(kNumberWork * numbers_);
@@ -559,19 +554,32 @@ int64_t BlockSums::BytesPerEntry(int threads) const {
   return 8 * numbers_ * std::min(all, most + others);
 }
 
-int64_t BlockSums::TotalBytes() const {
-  return 8 * numbers_ * static_cast<int64_t>(blocks_.size());
+int64_t BlockSums::HeldBytes() const {
+  constexpr int64_t kHeader = 32;  // of an allocation, and what is rounded up
+  int64_t pieces = 0;
+  for (const Block& block : blocks_) pieces += static_cast<int64_t>(block.pieces.size());
+  const int64_t of_block = static_cast<int64_t>(sizeof(Block)) + 3 * kHeader + 8 * numbers_;
+  // Lists that grow hold up to twice as much.
+  const int64_t of_piece = 2 * static_cast<int64_t>(sizeof(Piece) + sizeof(PieceAt) + 8);
+  const int64_t of_row = 4 * 8 + static_cast<int64_t>(seen_.size());
+  return 2 * of_block * static_cast<int64_t>(blocks_.size()) + of_piece * pieces +
+         static_cast<int64_t>(groups_.size()) * (static_cast<int64_t>(sizeof(Group)) + kHeader) +
+         of_row * static_cast<int64_t>(over_.weights.size());
+}
+
+std::span<const double> BlockSums::Total(size_t block, size_t which) const {
+  const std::vector<double>& total = blocks_[block].total;
+  if (total.empty()) return {};
+  return std::span(total).subspan(static_cast<size_t>(wanted_[which].offset),
+                                  static_cast<size_t>(wanted_[which].elements));
 }
 
 std::vector<precision::AlignedNode> BlockSums::Totals(size_t which) const {
-  const Wanted& wanted = wanted_[which];
   std::vector<precision::AlignedNode> nodes;
-  for (const Block& block : blocks_) {
-    const auto from = block.total.begin() + wanted.offset;
-    const bool is_open = block.total.empty();  // nothing was ever given
-    nodes.push_back({{kLevel, block.number},
-                     is_open ? std::vector<double>(static_cast<size_t>(wanted.elements), 0.0)
-                             : std::vector<double>(from, from + wanted.elements)});
+  for (size_t block = 0; block < blocks_.size(); ++block) {
+    const std::span<const double> total = Total(block, which);
+    nodes.push_back({{kLevel, NumberOf(block)}, {total.begin(), total.end()}});
+    nodes.back().values.resize(static_cast<size_t>(wanted_[which].elements));
   }
   return nodes;
 }

@@ -51,7 +51,7 @@ class BlockSums {
   // `over`: the instances of rows [0, over.weights.size()). Rows are given in groups: those from
   // group * rows_of_group on. `loss_scale`: that of the cotangents.
   BlockSums(const NumericalProgram& program, InstanceWeights over, int64_t rows_of_group,
-            double loss_scale);
+            double loss_scale, WorkMeter& meter);
 
   const std::vector<Wanted>& wanted() const { return wanted_; }
 
@@ -80,13 +80,16 @@ class BlockSums {
   // The most bytes of sums that wait, per entry, where groups come in ascending order and up to
   // `threads` at once.
   int64_t BytesPerEntry(int threads) const;
-  // The bytes of totals.
-  int64_t TotalBytes() const;
+  // The bytes of the rest: totals, and what is known of rows, groups and blocks.
+  int64_t HeldBytes() const;
   size_t blocks() const { return blocks_.size(); }
 
   // The blocks that hold an instance that counts, ascending, as nodes over the numbers of the input:
   // their totals.
   std::vector<precision::AlignedNode> Totals(size_t which) const;
+  // The same one by one, without a copy; an empty total is +0.
+  uint64_t NumberOf(size_t block) const { return blocks_[block].number; }
+  std::span<const double> Total(size_t block, size_t which) const;
   // The magnitudes of what instances that count gave in single entries.
   GradientMagnitudes Magnitudes(size_t which) const;
 
@@ -95,9 +98,7 @@ class BlockSums {
   struct Piece {
     size_t block = 0;
     precision::AlignedBlock node;
-    std::vector<int64_t> rows;  // of the group, counted from its first; in ascending order of ids
-    std::vector<uint64_t> ids;  // theirs, and their weights
-    std::vector<double> weights;
+    size_t begin = 0, end = 0;  // of its ids among those of `over_`
     bool all_ones = true;
     bool is_dense = false;  // all ids of the node, in adjoining rows
   };
@@ -123,8 +124,13 @@ class BlockSums {
   };
 
   void TakeMemory(Group& group);
-  void MakePieces();
-  void MakePiece(const precision::AlignedBlock& node, size_t begin, size_t end, size_t block);
+  void MakePieces(WorkMeter& meter);
+  void MakePiece(const precision::AlignedBlock& node, size_t begin, size_t end, size_t block,
+                 WorkMeter& meter);
+  // The k-th row of a piece, counted from the first of its group.
+  int64_t RowOf(const Piece& piece, size_t k) const {
+    return static_cast<int64_t>(over_.rows[piece.begin + k] % static_cast<size_t>(rows_of_group_));
+  }
   void Join(Block& block, WorkMeter& meter);
   template <class T>
   struct Extremes;
@@ -138,6 +144,7 @@ class BlockSums {
   const double loss_scale_;
   const InstanceWeights over_;
   const int64_t rows_of_group_;
+  std::vector<double> weights_;  // as over_.ids
   std::vector<Wanted> wanted_;
   int64_t numbers_ = 0;  // of all inputs
   // The least magnitudes that are not 0, and that are infinite, without the scale.

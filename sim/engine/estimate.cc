@@ -104,15 +104,14 @@ double GradientBytes(const Work& work) {
   const NumericalProgram& numerical = *work.batch.program;
   if (!work.gradient || !numerical.adjoint_spec) return 0;
   const double instances = static_cast<double>(work.batch.instances);
-  const double range = static_cast<double>(RangeStepsOf(work).range);
   double numbers = 0;
   for (size_t i = 0; i < numerical.program.inputs.size(); ++i) {
     if (i >= numerical.adjoint_spec->wanted.size() || !numerical.adjoint_spec->wanted[i]) continue;
     const double elements = Elements(numerical.program, numerical.program.inputs[i].value);
     if (numerical.program.inputs[i].weights) {
-      // Single entries of the instances of a block, and the totals of blocks.
+      // The totals of blocks; what waits to be summed is part of the budget of the reversal.
       constexpr double kBlock = 1 << BlockSums::kLevel;
-      numbers += elements * (range * std::min(instances, 2 * kBlock) + instances / kBlock + 1);
+      numbers += elements * std::min(instances, instances / kBlock + 1);
       continue;
     }
     const bool per_step = i < work.batch.inputs.size() && work.batch.inputs[i].per_step;
@@ -166,7 +165,13 @@ absl::StatusOr<int64_t> EstimateBytes(const Work& work, const Executor& executor
   double bytes = 2 * BindingBytes(work.batch) + 16 * static_cast<double>(work.batch.instances) +
                  static_cast<double>((*need)->run) + CertificateBytes(work, **need) +
                  AnswerBytes(work) + GradientAnswerBytes(work);
-  if (work.gradient) bytes += static_cast<double>(ReversalBudgetOf(work, *need).held);
+  if (work.gradient) {
+    bytes += static_cast<double>(ReversalBudgetOf(work, *need).held);
+    // The state at the end, from which a reversal of weights may run again.
+    const bool again = work.gradient->reduction == InstanceReduction::kFiniteOnly &&
+                       !BlockSums::WantedOf(*work.batch.program).empty();
+    if (again) bytes += static_cast<double>((*need)->saved);
+  }
   if (work.keep) {
     bytes += static_cast<double>(ReversalBudgetOf(work, *need).checkpoints + (*need)->saved) +
              KeptInputBytes(work);

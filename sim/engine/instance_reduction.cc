@@ -77,19 +77,24 @@ ReducedGradient SharedGradient(const std::vector<double>& gradient, const Instan
   return reduced;
 }
 
-ReducedGradient GradientOfBlocks(std::vector<precision::AlignedNode> totals,
+ReducedGradient GradientOfBlocks(const BlockSums& sums, size_t which,
                                  const InstanceWeights& weights,
                                  const precision::RoleSetting& setting, double loss_scale,
-                                 size_t elements, bool keep_tree, WorkMeter& meter) {
+                                 bool keep_tree, WorkMeter& meter) {
   // The tree over the numbers of blocks, whose nodes are those over ids that far above.
   constexpr int kUp = BlockSums::kLevel;
+  const size_t elements = static_cast<size_t>(sums.wanted()[which].elements);
   std::vector<uint64_t> numbers;
-  for (const precision::AlignedNode& total : totals) numbers.push_back(total.block.index);
+  for (size_t block = 0; block < sums.blocks(); ++block) {
+    numbers.push_back(sums.NumberOf(block));
+  }
   const uint64_t first = keep_tree ? weights.first >> kUp : 0;
   const uint64_t last = (keep_tree ? weights.last : kLastId) >> kUp;
   const auto leaf = [&](size_t place, std::span<double> to) {
     meter.Add(kNumberWork * static_cast<int64_t>(elements));
-    std::copy(totals[place].values.begin(), totals[place].values.end(), to.begin());
+    const std::span<const double> total = sums.Total(place, which);
+    std::fill(to.begin(), to.end(), 0.0);
+    std::copy(total.begin(), total.end(), to.begin());
   };
   std::vector<precision::AlignedNode> tree =
       precision::AlignedCover(numbers, first, last, elements, setting.accumulator, leaf);

@@ -30,11 +30,11 @@ struct ReducedGradient {
 ReducedGradient SharedGradient(const std::vector<double>& gradient, const InstanceWeights& weights,
                                const precision::RoleSetting& setting, double loss_scale,
                                bool keep_tree, WorkMeter& meter);
-// The same for an input declared weights, whose blocks have these totals (BlockSums::Totals).
-ReducedGradient GradientOfBlocks(std::vector<precision::AlignedNode> totals,
+// The same for an input declared weights: sums.wanted()[which].
+ReducedGradient GradientOfBlocks(const BlockSums& sums, size_t which,
                                  const InstanceWeights& weights,
                                  const precision::RoleSetting& setting, double loss_scale,
-                                 size_t elements, bool keep_tree, WorkMeter& meter);
+                                 bool keep_tree, WorkMeter& meter);
 // One row per instance; rows that do not count are +0.
 ReducedGradient PerInstanceGradient(const std::vector<double>& gradient,
                                     const InstanceWeights& weights,

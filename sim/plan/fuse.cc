@@ -307,6 +307,7 @@ class FunctionFuser {
       Statement loop = s;
       loop.result = counters[k];
       loop.number = extents[k];
+      loop.invariant = k == 0 && s.invariant;  // of the whole nest
       loop.body = std::move(body);
       body.clear();
       body.push_back(std::move(loop));

@@ -192,7 +192,11 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights&
   started_ = {};
   sums_.reset();
   if (!BlockSums::WantedOf(program).empty()) {
-    sums_.emplace(program, over, lanes(), seed_scale);
+    const absl::Status made = UntilStopped([&] {
+      WorkMeter meter(options_.stop);
+      sums_.emplace(program, over, lanes(), seed_scale, meter);
+    });
+    if (!made.ok()) return made;
     sums_->Open(1);
   }
   for (const std::unique_ptr<Worker>& worker : workers_) {
@@ -434,7 +438,7 @@ int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {
   }
   longest = std::max(longest, first + count - starts.back());
   const int64_t own = LargestSegment(first, count, starts) + states + longest * GivenBytes();
-  return own * pool_.threads() + count * waiting_bytes_;
+  return own * pool_.threads() + count * code_.weights.waiting;
 }
 
 }  // namespace simgrad::sim::compiled

@@ -120,7 +120,10 @@ class Compiled : public CompiledExecutor {
         UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
     if (!made.ok()) return made;
     if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
-    MemoryNeed need = NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape);
+    const absl::StatusOr<WeightsNeed> weights = NeedOfWeights(*planned, batch, options);
+    if (!weights.ok()) return weights.status();
+    MemoryNeed need =
+        NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape, *weights);
     if (planned->memory == nullptr) need.run += planned->bytes;
     for (Part part : {Part::kForward, Part::kAdjoint}) {
       const KernelRequest request = kept_->RequestOf(*planned, part);
@@ -150,6 +153,17 @@ class Compiled : public CompiledExecutor {
   }
 
  private:
+  static absl::StatusOr<WeightsNeed> NeedOfWeights(const PlannedProgram& planned,
+                                                   const Batch& batch, const RunOptions& options) {
+    WeightsNeed need;
+    const absl::Status ended = UntilStopped([&] {
+      WorkMeter meter(options.stop);
+      need = WeightsNeedOf(batch, options, planned.forward.shape, meter);
+    });
+    if (!ended.ok()) return ended;
+    return need;
+  }
+
   absl::StatusOr<std::unique_ptr<Run>> RunOfReference(Batch batch, RunOptions options) {
     ++kept_->runs_by_reference;
     return reference_->Create(std::move(batch), std::move(options));
@@ -168,10 +182,12 @@ class Compiled : public CompiledExecutor {
       return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
     };
     const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
+    const absl::StatusOr<WeightsNeed> weights = NeedOfWeights(*planned, batch, options);
+    if (!weights.ok()) return weights.status();
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
-    return std::make_unique<CompiledRun>(
-        std::move(batch), std::move(options),
-        RunCode{planned->plan, planned->forward.shape, kernel, near_zero, WhenNearZero()});
+    return std::make_unique<CompiledRun>(std::move(batch), std::move(options),
+                                         RunCode{planned->plan, planned->forward.shape, *weights,
+                                                 kernel, near_zero, WhenNearZero()});
   }
 
   NearZeroUse WhenNearZero() const {

@@ -66,10 +66,6 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
     }
     if (is_bad) bad_step_inputs_.push_back(i);
   }
-  if (batch_.program->adjoint && !BlockSums::WantedOf(*batch_.program).empty()) {
-    const InstanceWeights all = WeightsOf(batch_.instance_ids, {}, {});
-    waiting_bytes_ = BlockSums(*batch_.program, all, lanes(), 1.0).BytesPerEntry(pool_.threads());
-  }
   const double work = WorkAtCaps(program, program.step) * lanes();
   steps_at_once_ = std::max<int64_t>(
       1, static_cast<int64_t>(static_cast<double>(WorkMeter::kPiece) / std::max(work, 1.0)));
@@ -538,7 +534,7 @@ void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
 int64_t CompiledRun::SavedBytes() const { return SavedBytesOf(plan_, code_.shape, groups()); }
 
 std::optional<MemoryNeed> CompiledRun::NeedOf(const RangeSteps& steps) const {
-  return NeedOfRun(batch_, options_, steps, plan_, code_.shape);
+  return NeedOfRun(batch_, options_, steps, plan_, code_.shape, code_.weights);
 }
 
 absl::Status CompiledRun::Finish() {

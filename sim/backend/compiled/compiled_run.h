@@ -21,6 +21,7 @@ namespace simgrad::sim::compiled {
 struct RunCode {
   std::shared_ptr<const plan::Plan> plan;
   LaneShape shape;
+  WeightsNeed weights;
   // The best that is ready; asked for before every chunk of steps.
   std::function<absl::StatusOr<std::shared_ptr<const Kernel>>(Part)> kernel;
   // kNearZero, or null where it is not there yet.
@@ -208,7 +209,6 @@ class CompiledRun : public Run {
   std::vector<Reversed> reversed_;   // by group
   std::vector<int64_t> tape_bytes_;  // by step: of the group that needs most
   std::optional<BlockSums> sums_;
-  int64_t waiting_bytes_ = 0;                   // of sums for weights, per step
   std::vector<std::vector<double>> gradients_;  // by input
   std::vector<std::vector<uint8_t>> connected_;
 };

@@ -66,7 +66,7 @@ struct Sizes {
 };
 
 Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& plan,
-              const LaneShape& shape) {
+              const LaneShape& shape, const WeightsNeed& weights) {
   Sizes sizes;
   const int64_t lanes = shape.lanes();
   const int64_t groups = (batch.instances + lanes - 1) / lanes;
@@ -84,11 +84,8 @@ Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& p
     sizes.given += static_cast<double>(wanted.elements) * sizes.lanes *
                    BytesPerLane(*batch.program, Role::kGradient);
   }
-  if (sizes.given > 0) {
-    const BlockSums sums(*batch.program, WeightsOf(batch.instance_ids, {}, {}), lanes, 1.0);
-    sizes.waiting = static_cast<double>(sums.BytesPerEntry(static_cast<int>(sizes.threads)));
-    sizes.totals = static_cast<double>(sums.TotalBytes());
-  }
+  sizes.waiting = static_cast<double>(weights.waiting);
+  sizes.totals = static_cast<double>(weights.held);
   return sizes;
 }
 
@@ -232,9 +229,19 @@ int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t gro
           kVectors * static_cast<int64_t>(kPerVector));
 }
 
+WeightsNeed WeightsNeedOf(const Batch& batch, const RunOptions& options, const LaneShape& shape,
+                          WorkMeter& meter) {
+  if (!batch.program->adjoint || BlockSums::WantedOf(*batch.program).empty()) return {};
+  const int64_t lanes = shape.lanes();
+  const int64_t groups = std::max<int64_t>((batch.instances + lanes - 1) / lanes, 1);
+  const auto threads = static_cast<int>(std::clamp<int64_t>(options.threads, 1, groups));
+  const BlockSums sums(*batch.program, WeightsOf(batch.instance_ids, {}, {}), lanes, 1.0, meter);
+  return {sums.BytesPerEntry(threads), sums.HeldBytes()};
+}
+
 MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeSteps& steps,
-                     const plan::Plan& plan, const LaneShape& shape) {
-  const Sizes sizes = SizesOf(batch, options, plan, shape);
+                     const plan::Plan& plan, const LaneShape& shape, const WeightsNeed& weights) {
+  const Sizes sizes = SizesOf(batch, options, plan, shape, weights);
   const double range = static_cast<double>(steps.range);
   const double chunk = static_cast<double>(steps.chunk);
   MemoryNeed need;

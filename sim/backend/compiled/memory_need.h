@@ -23,7 +23,15 @@ int64_t CompileBytes(const plan::Plan& plan, Part part);
 // One SaveState of so many groups.
 int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t groups);
 
+// The bytes that sums for weights take: those that wait, per step, and the rest.
+struct WeightsNeed {
+  int64_t waiting = 0;
+  int64_t held = 0;
+};
+// Throws StopRequested.
+WeightsNeed WeightsNeedOf(const Batch& batch, const RunOptions& options, const LaneShape& shape,
+                          WorkMeter& meter);
 MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeSteps& steps,
-                     const plan::Plan& plan, const LaneShape& shape);
+                     const plan::Plan& plan, const LaneShape& shape, const WeightsNeed& weights);
 
 }  // namespace simgrad::sim::compiled

@@ -73,7 +73,8 @@ int64_t WeightSums::TotalBytes() const { return bytes_; }
 
 absl::Status WeightSums::Start(const Batch& batch, const InstanceWeights& over, double loss_scale) {
   if (windows_.empty()) return absl::OkStatus();
-  sums_.emplace(*batch.program, over, std::max<int64_t>(instances_, 1), loss_scale);
+  WorkMeter meter;  // one group: it is soon done
+  sums_.emplace(*batch.program, over, std::max<int64_t>(instances_, 1), loss_scale, meter);
   if (memory_.data() == nullptr) {
     absl::StatusOr<Buffer> memory = device_.Allocate(bytes_);
     if (!memory.ok()) return memory.status();

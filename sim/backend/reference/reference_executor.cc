@@ -100,6 +100,7 @@ class ReferenceRun : public Run {
   std::vector<std::vector<double>> gradients_;
   std::vector<std::vector<uint8_t>> connected_;
   std::optional<BlockSums> sums_;
+  int64_t waiting_bytes_ = 0;  // of sums for weights, per step
   WorkMeter meter_;
 };
 
@@ -111,6 +112,10 @@ absl::Status ReferenceRun::MakeInstances() {
       meter_.Add(kInstanceWork + batch_.steps);
       instances_.emplace_back(batch_, layouts_, row, options_.near_band_ulps, options_.stop);
     }
+    if (!program_.adjoint || BlockSums::WantedOf(program_).empty()) return;
+    const InstanceWeights all = WeightsOf(batch_.instance_ids, {}, {});
+    // The sums that wait, and what one instance gives.
+    waiting_bytes_ = 2 * BlockSums(program_, all, 1, 1.0, meter_).BytesPerEntry(1);
   });
 }
 
@@ -256,9 +261,12 @@ absl::Status ReferenceRun::StartAdjoint(double seed_scale, const InstanceWeights
   if (!program_.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   const precision::ScopedFloatEnvironment environment;
   sums_.reset();
-  if (!BlockSums::WantedOf(program_).empty()) sums_.emplace(program_, over, 1, seed_scale);
-  const absl::Status ended = UntilStopped(
-      [&] { EachWithSums(1, [&](InstanceRun& instance) { instance.StartAdjoint(seed_scale); }); });
+  const absl::Status ended = UntilStopped([&] {
+    if (!BlockSums::WantedOf(program_).empty()) {
+      sums_.emplace(program_, over, 1, seed_scale, meter_);
+    }
+    EachWithSums(1, [&](InstanceRun& instance) { instance.StartAdjoint(seed_scale); });
+  });
   if (!ended.ok()) return ended;
   Publish();
   return absl::OkStatus();
@@ -299,7 +307,7 @@ absl::Status ReferenceRun::FinishAdjoint() {
 }
 
 int64_t ReferenceRun::AdjointBytes(int64_t first, int64_t count) const {
-  int64_t bytes = 0;
+  int64_t bytes = count * waiting_bytes_;
   for (const InstanceRun& instance : instances_) {
     for (int64_t t = first; t < first + count; ++t) bytes += instance.TapeBytes(t);
   }

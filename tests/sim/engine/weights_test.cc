@@ -311,6 +311,27 @@ TEST_P(WeightsTest, LeaveOutWhatIsNotFiniteThoughOnlyTheReversalTells) {
   }
 }
 
+// Without a need of the executor's own, as for programs that are too large to compile.
+TEST(Weights, NeedNoMemoryPerInstance) {
+  std::vector<uint64_t> ids(4096);
+  for (size_t k = 0; k < ids.size(); ++k) ids[k] = k;
+  Work weights = WorkFor(As::kWeights, ids, "f32");
+  Work params = WorkFor(As::kParams, ids, "f32");
+  const int64_t of_params = sim::EstimateBytes(params);
+  // Three copies of four numbers for each instance; what is left are sixteen blocks.
+  EXPECT_LE(sim::EstimateBytes(weights), of_params - 3 * 8 * 4 * (4096 - 17));
+}
+
+// A list of many groups ends where it is asked to.
+TEST(Weights, AreStoppedWhileBlocksAreMade) {
+  std::vector<uint64_t> ids(1 << 16);
+  for (size_t k = 0; k < ids.size(); ++k) ids[k] = (k * 40503) % ids.size();
+  const Work work = WorkFor(As::kWeights, ids, "f32");
+  sim::WorkMeter meter([] { return true; });
+  const auto all = sim::WeightsOf(ids, {}, {});
+  EXPECT_THROW(sim::BlockSums(*work.batch.program, all, 16, 1.0, meter), sim::StopRequested);
+}
+
 TEST(Weights, AreSharedByAllInstances) {
   Work work = WorkFor(As::kWeights, {0, 1}, "f32");
   tests::Bind(work, InputKind::kParam, "b", {tests::Doubles({1.0, 2.0}, {2}), true, false});

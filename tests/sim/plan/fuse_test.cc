@@ -83,6 +83,26 @@ TEST(Fuse, WhatReadsAnOuterProductJoinsItsLoops) {
   EXPECT_EQ(sizes.locals, 1) << text;
 }
 
+// What is the same in every step is said of whole nests (invariants.h), split ones too.
+TEST(Fuse, OnlyWholeNestsAreInvariant) {
+  Builder b("outer_of_params");
+  const Var x = b.State("x", {6, 5});
+  const Var left = b.Param("left", {6, 1});
+  const Var right = b.Param("right", {1, 5});
+  const Var product = b.Do(OpCode::kMatmul, {left, right});
+  b.SetNext({product * product + x});
+  const Program world = *b.Finish();
+  const auto lowered = Lower(world, tests::PolicyOf({}), "", std::nullopt);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  const Plan plan = PlacedPlan(*lowered, {});
+  int64_t invariant = 0;
+  for (const Statement& whole : plan.step.statements) {
+    invariant += whole.invariant ? 1 : 0;
+    EachStatement(whole.body, [&](const Statement& inside) { EXPECT_FALSE(inside.invariant); });
+  }
+  EXPECT_GT(invariant, 0);
+}
+
 TEST(Fuse, AStencilKeepsItsLoopsApart) {
   Builder b("stencil");
   const Var x = b.State("x", {12});
