@@ -168,11 +168,17 @@ std::vector<Binding> RandomBindings(Feed& feed, const Program& program, const Ba
     const bool varies = input.kind == InputKind::kControl || input.kind == InputKind::kData;
     const bool state = input.kind == InputKind::kState;
     const bool own = feed.random.Chance(state ? 0.95 : 0.4);
-    binding.per_instance = own && !input.weights;
+    binding.per_instance = own;
     binding.per_step = varies && feed.random.Chance(0.5);
     const int64_t copies =
         (binding.per_instance ? batch.instances : 1) * (binding.per_step ? batch.steps : 1);
     binding.tensor = RandomTensor(feed, program[input.value].type, copies);
+    if (!input.weights) continue;
+    // All instances share them. As much is drawn as for a param, so that a seed's case stays the same.
+    binding.per_instance = false;
+    Tensor first = Tensor::Zeros(binding.tensor.dtype, {binding.tensor.count() / copies});
+    for (int64_t k = 0; k < first.count(); ++k) first.Set(k, binding.tensor.Get(k));
+    binding.tensor = std::move(first);
   }
   return bindings;
 }

@@ -59,7 +59,7 @@ void WorldWriter::WriteInputs() {
     const std::string name = "p" + std::to_string(i);
     const std::optional<double> preset = maybe(0.1);
     // Drawn aside, so that the rest of a seed's program does not depend on it.
-    const bool weights = Random(Random(random_).Bits() ^ 0x5EEDu).Chance(0.4);
+    const bool weights = Random(Random(random_).Bits() ^ 0x5EEDu).Chance(0.25);
     inputs_.reals.push_back(weights ? builder_.Weights(name, of, preset)
                                     : builder_.Param(name, of, preset));
   }
