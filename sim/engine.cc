@@ -148,7 +148,7 @@ absl::Status Execution::Forward() {
       if (absl::Status status = checkpoints_.Visit(t); !status.ok()) return status;
       count = std::min(count, checkpoints_.NextDue(t + 1) - t);
     }
-    births_.BeforeChunk(t);
+    births_.BeforeChunk(t, checkpoints_.StateAt(t));
     if (absl::Status status = WasStopped(); !status.ok()) return status;
     const Clock::time_point start = Clock::now();
     absl::StatusOr<ForwardChunk> chunk = run_.Forward(t, count);

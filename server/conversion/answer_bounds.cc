@@ -52,11 +52,14 @@ StepBytes StepBytesOf(const sim::Work& work, const std::vector<Recorded>& record
   }
   const std::map<std::string, double> entries = EntriesOf(work);
   const bool has_level = work.batch.program->program.level != sim::TestLevel::kDeclared;
-  const double stride = std::max(1, work.options.stride);
+  // Every stride-th step is sampled, and the last.
+  const double sampled =
+      std::min(1.0, 1.0 / std::max(1, work.options.stride) +
+                        1 / std::max(1.0, static_cast<double>(work.batch.steps)));
   for (const sim::Site& site : work.batch.program->sites) {
     const bool loop = site.kind == sim::SiteKind::kTermination;
     bytes.all += static_cast<double>(DiagnosticsBytes(loop ? 1 : 0, loop ? 0 : 1, 1));
-    if (!loop && has_level) bytes.all += sizeof(sim::MarginHistogram) / stride;
+    if (!loop && has_level) bytes.all += sizeof(sim::MarginHistogram) * sampled;
     if (!loop || work.options.recording != sim::Recording::kInstances) continue;
     // Count, reason, number of values, and the values.
     const double values = TestsOf(site, entries);

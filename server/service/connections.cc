@@ -104,9 +104,10 @@ Connections::Connection* Connections::Find(const std::string& peer) {
   return found == by_peer_.end() ? nullptr : &connections_.at(found->second);
 }
 
-void Connections::CallBegan(const std::string& peer) {
+bool Connections::CallBegan(const std::string& peer) {
   std::lock_guard lock(mutex_);
-  if (Connection* connection = Find(peer)) connection->served = true;
+  Connection* const connection = Find(peer);
+  return connection != nullptr && !std::exchange(connection->served, true);
 }
 
 void Connections::CallEnded(const std::string& peer, bool early_cancelled, Clock::time_point now) {

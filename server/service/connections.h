@@ -46,7 +46,8 @@ class Connections {
   void Remove(int duplicate, Clock::time_point now);
 
   // `peer`: as grpc::ServerContext::peer() says.
-  void CallBegan(const std::string& peer);
+  // Returns whether it is the first call of its connection.
+  bool CallBegan(const std::string& peer);
   // May cut the connection.
   void CallEnded(const std::string& peer, bool early_cancelled, Clock::time_point now);
   void Cut(const std::string& peer);

@@ -29,7 +29,7 @@ void IncomingCall::OnAccepted(bool ok) {
   }
   method_ = accept_(context_.method());
   peer_ = context_.peer();
-  shared_.connections->CallBegan(peer_);
+  const bool is_first = shared_.connections->CallBegan(peer_);
   const bool has_caller = method_->service == IncomingMethod::Of::kSimgrad;
   if (has_caller) {
     caller_ = CallerOf(context_, shared_.token_gate, shared_.scheduler->callers());
@@ -37,7 +37,8 @@ void IncomingCall::OnAccepted(bool ok) {
     if (RefuseUnread()) return;
   }
   if (method_->most_content > 0) content_.emplace(method_->most_content);
-  shared_.uploads->Begin(self_, peer_, has_caller, Uploads::Clock::now());
+  shared_.uploads->Begin(self_, peer_, {.of_caller = has_caller, .first_of_connection = is_first},
+                         Uploads::Clock::now());
   Read();
 }
 

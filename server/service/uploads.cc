@@ -49,7 +49,7 @@ Uploads::Uploads(UploadLimits limits, scheduling::MemoryBudget& memory, BytesRea
       reserved_(*memory.Reserve(0, scheduling::MemoryUse::kUpload)),
       trims_(kTrims.size()) {}
 
-void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer, bool of_caller,
+void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer, Origin origin,
                     Clock::time_point now) {
   std::lock_guard lock(mutex_);
   Peer& sender = peers_[peer];
@@ -57,7 +57,9 @@ void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer, boo
     sender.read = bytes_read_(peer);
     sender.asked = now;
   }
-  sender.open.push_back({std::move(upload), now, of_caller, sender.read - sender.delivered});
+  // A connection of the same name, that has ended, may have left what it delivered.
+  const int64_t read = origin.first_of_connection ? 0 : sender.read;
+  sender.open.push_back({std::move(upload), now, origin.of_caller, read - sender.delivered});
 }
 
 void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) {

@@ -8,6 +8,9 @@
 // most are refused, the oldest first; an upload that is not complete in time is refused too. A
 // connection whose uploads are all of no known caller (health calls, unknown methods) holds at most
 // kMostOfStrangers.
+// gRPC reads some MiB of a request, at most a window of its stream, before its call is taken. These
+// bytes count if the call is the first of its connection; of a later call nobody knows them, as they
+// cannot be told from those of calls before it.
 // What comes between two looks goes beyond the limit; gRPC's resource quota stands behind it.
 // Errors: RESOURCE_EXHAUSTED (memory) or DEADLINE_EXCEEDED, as refusals.
 // Threads: any; looks come from OpenStreams. Cost: two system calls each millisecond or two in
@@ -52,8 +55,11 @@ class Uploads final : public OpenStream {
   // `memory` outlives it.
   Uploads(UploadLimits limits, scheduling::MemoryBudget& memory, BytesRead bytes_read, Trim trim);
 
-  // `of_caller`: the caller is known, and has been let in.
-  void Begin(std::shared_ptr<Upload> upload, const std::string& peer, bool of_caller,
+  struct Origin {
+    bool of_caller = true;  // the caller is known, and has been let in
+    bool first_of_connection = false;
+  };
+  void Begin(std::shared_ptr<Upload> upload, const std::string& peer, Origin origin,
              Clock::time_point now);
   // Forgets an upload. `bytes`: those that gRPC gave out of its request, 0 if none. The upload
   // lives on until a look at it has ended.

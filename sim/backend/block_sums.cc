@@ -14,6 +14,7 @@
 #include "precision/arithmetic.h"
 #include "precision/loss_scale.h"
 #include "precision/selection.h"
+#include "sim/backend/wide.h"
 
 namespace simgrad::sim {
 namespace {
@@ -70,14 +71,6 @@ void RoundAll(std::span<double> numbers, Format format) {
     for (double& x : numbers) x = precision::RoundTo(format, x);
   }
 }
-
-// Built for more than one kind of processor: their vectors are wider, their additions the same.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define SIMGRAD_WIDE [[gnu::target_clones("default", "avx2", "avx512f")]]
-#else
-#define SIMGRAD_WIDE
-#endif
 
 // to[j] = from[2 j] + from[2 j + 1], for j below `pairs`; `to` may be `from`.
 template <class T>

@@ -469,7 +469,8 @@ SCALAR bool is_negative_integer(int64_t a, int64_t b) {
   return device::IntegerDistance(a, b).negative;
 }
 SCALAR int32_t margin_bucket(double ulps) { return device::MarginBucket(ulps); }
-SCALAR int32_t exponent_bucket(double magnitude) { return device::ExponentBucket(magnitude); }
+SCALAR int32_t exponent_bucket_f64(double magnitude) { return device::ExponentBucket(magnitude); }
+SCALAR int32_t exponent_bucket_f32(float magnitude) { return device::ExponentBucket(magnitude); }
 SCALAR int32_t iteration_bucket(int32_t n) {
   return device::IterationBucket(static_cast<uint32_t>(n));
 }

@@ -158,19 +158,19 @@ void EventStep::Merge(const EventStep& other) {
 }
 
 void StateRange::Note(double x, double smallest_normal) {
-  StateRange one;
-  const double magnitude = std::abs(x);
-  if (std::isnan(x)) {
-    one.nans = 1;
-  } else if (std::isinf(x)) {
-    one.infinities = 1;
-  } else {
-    one.min = one.max = x;
-    one.zeros = x == 0.0 ? 1 : 0;
-    one.subnormals = x != 0.0 && magnitude < smallest_normal ? 1 : 0;
-    if (x != 0.0) one.smallest = magnitude;
+  if (!std::isfinite(x)) {
+    ++(std::isnan(x) ? nans : infinities);
+    return;
   }
-  Merge(one);
+  KeepMin(min, x);
+  KeepMax(max, x);
+  if (x == 0.0) {
+    ++zeros;
+    return;
+  }
+  const double magnitude = std::abs(x);
+  KeepMin(smallest, magnitude);
+  subnormals += magnitude < smallest_normal ? 1 : 0;
 }
 
 void StateRange::Merge(const StateRange& other) {

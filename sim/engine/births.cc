@@ -26,13 +26,15 @@ Births::Births(Run& run, const Batch& batch, int32_t limit, WorkMeter::StopCallb
       limit_(static_cast<size_t>(std::max(limit, 0))),
       stop_(std::move(stop)) {}
 
-void Births::BeforeChunk(int64_t first_step) {
+void Births::BeforeChunk(int64_t first_step, std::shared_ptr<const void> saved) {
   if (limit_ == 0) return;
   chunk_start_ = first_step;
-  before_ = first_step > 0 ? run_.SaveState() : nullptr;
+  before_ = nullptr;
+  if (first_step > 0) before_ = saved ? std::move(saved) : run_.SaveState();
 }
 
 void Births::AfterChunk() {
+  if (limit_ == 0) return;
   const std::vector<InstanceHealth>& health = run_.Health();
   std::vector<size_t> born;
   for (size_t row = 0; row < health.size() && born.size() < limit_; ++row) {

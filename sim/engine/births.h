@@ -3,7 +3,7 @@
 // While the run goes forward, the first non-finite instances in row order keep their states from
 // the start of the chunk in which they became non-finite. A certificate then costs the replay of
 // one chunk. A birth in the adjoint is replayed from the start.
-// Cost: one state of the run per chunk, and at most `limit` states of single instances.
+// Cost: one state of the run per chunk where no checkpoint holds it, and at most `limit` states of single instances.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class Births {
  public:
   Births(Run& run, const Batch& batch, int32_t limit, WorkMeter::StopCallback stop);
 
-  // Around every forward chunk.
-  void BeforeChunk(int64_t first_step);
+  // Around every forward chunk. `saved`: the state at its first step, where it is saved already.
+  void BeforeChunk(int64_t first_step, std::shared_ptr<const void> saved);
   void AfterChunk();
 
   // The states that AfterChunk kept, by row; TakeStarts takes those of a run of the same pass.

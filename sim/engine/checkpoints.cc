@@ -58,6 +58,11 @@ absl::Status Checkpoints::Visit(int64_t step) {
 
 void Checkpoints::Save(int64_t step) { saved_.push_back({{step, run_.SaveState()}}); }
 
+std::shared_ptr<const void> Checkpoints::StateAt(int64_t step) const {
+  const bool is_last = !saved_.empty() && saved_.back().saved.step == step;
+  return is_last ? saved_.back().saved.state : nullptr;
+}
+
 std::vector<SavedState> Checkpoints::Saved() const {
   std::vector<SavedState> saved;
   for (const Held& held : saved_) saved.push_back(held.saved);

@@ -35,6 +35,9 @@ class Checkpoints {
   // Saves the state of the run at `step` if one is due there.
   absl::Status Visit(int64_t step);
 
+  // The state that was saved last, if it is that at `step`; else null.
+  std::shared_ptr<const void> StateAt(int64_t step) const;
+
   // After the forward run, whose counts are the real ones: whether the tape of every single step
   // fits beside one checkpoint, in a budget that grows for it. Steps: those of the run.
   absl::Status CheckReversal(int64_t steps);

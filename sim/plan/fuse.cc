@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "sim/plan/cover_looks.h"
 #include "sim/plan/forward_stores.h"
 #include "sim/plan/memory_names.h"
 #include "sim/plan/statement_walk.h"
@@ -405,6 +406,8 @@ Plan Fuse(Plan plan, WorkMeter& meter) {
     FunctionFuser(function, meter).Fuse();
     meter.Add(WorkMeter::kPiece);
     ForwardStores(function);
+    meter.Add(WorkMeter::kPiece);
+    CoverLooks(function);
     meter.Add(WorkMeter::kPiece);
     Sweep(function);
   });

@@ -170,9 +170,9 @@ void RegionMaker::Accumulate(const Op& op) {
     views.push_back(MaskFor(value.shape, op.attributes.where));
   }
   EachElement(value.shape, views, [&](const Read& read, const Place& place) {
-    Register where = Constant(Carrier::kBool, 1);
+    Register where = kNoRegister;  // everywhere
     for (size_t k = 2; k < views.size(); ++k) {
-      where = Call("and_bool", Carrier::kBool, {where, read(k)});
+      where = k == 2 ? read(k) : Call("and_bool", Carrier::kBool, {where, read(k)});
     }
     Register x = read(0);
     const Register before = read(1);
@@ -188,11 +188,19 @@ void RegionMaker::Accumulate(const Op& op) {
       added = Call(Cat("add_wide_", name), Carrier::kF64, {wide, x});
       if (carrier == Carrier::kF32) added = Call("narrow_f64", Carrier::kF32, {added});
     }
+    if (where == kNoRegister) {
+      if (records_.looks) Emit({.code = Code::kLook, .operands = {added}});
+      return Store(gradient.sum, place(1), added);
+    }
     if (records_.looks) Emit({.code = Code::kLook, .operands = {added, where}});
     Store(gradient.sum, place(1),
           Call(Cat("select_", CarrierName(carrier)), carrier, {where, added, before}));
     StoreOne(gradient.connected, Call("or_bool", Carrier::kBool, {One(gradient.connected), where}));
   });
+  // Behind the loop: turns that run side by side write elements of their own alone.
+  if (views.size() == 2 && ElementCount(value.shape) > 0) {
+    StoreOne(gradient.connected, Constant(Carrier::kBool, 1));
+  }
 }
 
 void RegionMaker::SetGradient(size_t input, const Slot& slot) {

@@ -190,6 +190,12 @@ TEST_F(ResetsTest, AreFewForAHostThatComesBackAfterACut) {
   EXPECT_TRUE(IsOpen(other.client));
 }
 
+TEST_F(ResetsTest, ComeOfCallsOfWhichOneIsTheFirst) {
+  EXPECT_TRUE(connections_.CallBegan(peer_.name));
+  EXPECT_FALSE(connections_.CallBegan(peer_.name));
+  EXPECT_FALSE(connections_.CallBegan("ipv4:10.9.9.9:1"));  // nobody's
+}
+
 TEST_F(ResetsTest, OfAPeerThatIsGoneHarmNobody) {
   connections_.CallBegan("ipv4:10.9.9.9:1");
   for (int i = 0; i < 1000; ++i) connections_.CallEnded("ipv4:10.9.9.9:1", true, kStart);

@@ -22,9 +22,9 @@ struct Recorded final : Upload {
 
 class UploadsTest : public testing::Test {
  protected:
-  std::shared_ptr<Recorded> Begin(const std::string& peer, bool of_caller = true) {
+  std::shared_ptr<Recorded> Begin(const std::string& peer, Uploads::Origin origin = {}) {
     auto upload = std::make_shared<Recorded>();
-    uploads_.Begin(upload, peer, of_caller, now_);
+    uploads_.Begin(upload, peer, origin, now_);
     return upload;
   }
   void LookAfter(std::chrono::milliseconds time) {
@@ -65,6 +65,26 @@ TEST_F(UploadsTest, BeyondTheLimitGoFromThePeerThatHoldsMost) {
   EXPECT_GT(first->refusal->retry_after, absl::ZeroDuration());
   EXPECT_FALSE(second->refusal);
   EXPECT_LE(uploads_.bytes(), 100 * kMiB);
+}
+
+TEST_F(UploadsTest, CountWhatCameBeforeTheFirstCallOfAConnectionWasTaken) {
+  read_["a"] = read_["b"] = 4 * kMiB;
+  const auto first = Begin("a", {.first_of_connection = true});
+  const auto later = Begin("b");
+  read_["a"] += 20 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_EQ(uploads_.bytes(), 24 * kMiB);
+}
+
+TEST_F(UploadsTest, OfAConnectionAreNotThoseOfOneBeforeItWithItsName) {
+  const auto before = Begin("a", {.first_of_connection = true});
+  read_["a"] = 60 * kMiB;
+  uploads_.End(before.get(), "a", 60 * kMiB);
+  read_["a"] = 0;
+  const auto first = Begin("a", {.first_of_connection = true});
+  read_["a"] = 20 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_EQ(uploads_.bytes(), 20 * kMiB);
 }
 
 TEST_F(UploadsTest, OfACallerThatAlwaysHasOneOpenAreNotCountedTwice) {
@@ -142,8 +162,8 @@ TEST_F(UploadsTest, GoWhereThereIsNoMemoryForThem) {
 }
 
 TEST_F(UploadsTest, OfStrangersAreSmall) {
-  const auto stranger = Begin("a", false);
-  const auto caller = Begin("b"), beside = Begin("b", false);
+  const auto stranger = Begin("a", {.of_caller = false});
+  const auto caller = Begin("b"), beside = Begin("b", {.of_caller = false});
   read_["a"] = read_["b"] = Uploads::kMostOfStrangers;
   LookAfter(std::chrono::milliseconds(50));
   EXPECT_FALSE(stranger->refusal);

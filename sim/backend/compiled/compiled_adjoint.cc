@@ -6,6 +6,7 @@
 #include "precision/rounding.h"
 #include "precision/selection.h"
 #include "sim/backend/compiled/compiled_run.h"
+#include "sim/backend/compiled/cotangent_record.h"
 #include "sim/backend/step_columns.h"
 #include "sim/plan/tape_bound.h"
 
@@ -47,7 +48,7 @@ void CompiledRun::MakeReversed(int64_t group) {
     if (program.inputs[i].weights) continue;
     const int64_t count = ElementCount(program[program.inputs[i].value].type.shape);
     // A run of no steps adds to no step.
-    const int64_t steps = FormsOf(batch_)[i].sums_per_step ? std::max<int64_t>(batch_.steps, 1) : 1;
+    const int64_t steps = forms_[i].sums_per_step ? std::max<int64_t>(batch_.steps, 1) : 1;
     to.gradients[i].assign(static_cast<size_t>(steps * count * lanes() * bytes), std::byte{0});
   }
 }
@@ -139,20 +140,20 @@ void CompiledRun::CallAdjoint(GroupFunction code, const plan::Function& function
   TapedArgs args;
   static_cast<GroupArgs&>(args) = ArgsOf(worker, group, first, count, 0);
   args.owner = &worker.tape;
-  std::vector<std::byte*> fields;
+  worker.fields.clear();
   for (size_t k = 0; k < plan_.fields.size(); ++k) {
-    fields.push_back(k < travelling_
-                         ? states + layout_.offset(k)
-                         : reversed.fields.data() + layout_.offset(k) - TravellingBytes());
+    worker.fields.push_back(k < travelling_
+                                ? states + layout_.offset(k)
+                                : reversed.fields.data() + layout_.offset(k) - TravellingBytes());
   }
-  std::vector<const void*> sent;
-  for (const std::vector<std::byte>& values : worker.sent) sent.push_back(values.data());
-  std::vector<std::byte*> gradients;
-  std::vector<uint32_t*> connected;
-  const Program& program = batch_.program->program;
-  const std::vector<InputForm> forms = FormsOf(batch_);
+  worker.sent_lists.clear();
+  for (const std::vector<std::byte>& values : worker.sent) {
+    worker.sent_lists.push_back(values.data());
+  }
+  worker.gradients.clear();
+  worker.connected.clear();
   size_t which = 0;  // of what BlockSums wants
-  for (size_t i = 0; i < program.inputs.size(); ++i) {
+  for (size_t i = 0; i < forms_.size(); ++i) {
     std::byte* sum = reversed.gradients[i].data();
     const bool begun = which < worker.given.size() && first >= worker.given_first;
     if (sums_ && begun && sums_->wanted()[which].input == static_cast<int32_t>(i)) {
@@ -160,21 +161,22 @@ void CompiledRun::CallAdjoint(GroupFunction code, const plan::Function& function
                            BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
       sum = worker.given[which++].data() + (first - worker.given_first) * step;
     }
-    if (forms[i].sums_per_step && !reversed.gradients[i].empty()) {
+    if (forms_[i].sums_per_step && !reversed.gradients[i].empty()) {
       const int64_t steps = std::max<int64_t>(batch_.steps, 1);
       const int64_t each = static_cast<int64_t>(reversed.gradients[i].size()) / steps;
       sum += std::min(first, steps - 1) * each;
     }
-    gradients.push_back(sum);
-    connected.push_back(reversed.connected[i].data());
+    worker.gradients.push_back(sum);
+    worker.connected.push_back(reversed.connected[i].data());
   }
-  args.fields = fields.data();
+  args.fields = worker.fields.data();
   args.health = reversed.health.data();
   args.seed = seed_;
-  args.sent = sent.data();
-  args.gradients = gradients.data();
-  args.connected = connected.data();
+  args.sent = worker.sent_lists.data();
+  args.gradients = worker.gradients.data();
+  args.connected = worker.connected.data();
   args.backward = worker.backward.data() + column;
+  args.take_cotangents = TakeCotangents;
   args.frames = worker.frames.data() + column;
   args.tape = worker.tape.data();
   args.tape_capacity = static_cast<int64_t>(worker.tape.size());
@@ -187,6 +189,7 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights&
   if (!program.adjoint) return absl::FailedPreconditionError("the program has no adjoint");
   seed_ = precision::RoundTo(program.policy[Role::kObjective].format, seed_scale);
   if (absl::Status taken = TakeCode(Part::kAdjoint); !taken.ok()) return taken;
+  Publish();  // while that of the forward run is what counts
   reversed_.clear();
   reversed_.resize(groups_.size());
   started_ = {};
@@ -218,7 +221,7 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights&
   for (const std::unique_ptr<Worker>& worker : workers_) {
     if (worker) started_.Merge(CountsOf(worker->ranges));
   }
-  if (ended.ok()) Publish();
+  if (ended.ok()) is_published_ = false;
   return ended;
 }
 
@@ -338,7 +341,7 @@ absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) 
     chunk.ranges.Merge(CountsOf(worker->ranges));
   }
   if (records_) chunk.ranges.Merge(std::exchange(started_, {}));
-  Publish();
+  is_published_ = false;
   return chunk;
 }
 
@@ -357,7 +360,7 @@ absl::Status CompiledRun::FinishAdjoint() {
   });
   if (!ended.ok()) return ended;
   PublishGradients();
-  Publish();
+  is_published_ = false;
   return absl::OkStatus();
 }
 
@@ -365,11 +368,10 @@ absl::Status CompiledRun::FinishAdjoint() {
 void CompiledRun::PublishGradients() {
   const Program& program = batch_.program->program;
   const Carrier carrier = CarrierOfRole(*batch_.program, Role::kGradient);
-  const std::vector<InputForm> forms = FormsOf(batch_);
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const int64_t count = ElementCount(program[program.inputs[i].value].type.shape);
     const bool sums = program.inputs[i].weights;
-    const int64_t steps = forms[i].sums_per_step && !sums ? batch_.steps : 1;
+    const int64_t steps = forms_[i].sums_per_step && !sums ? batch_.steps : 1;
     gradients_[i].clear();
     connected_[i].assign(static_cast<size_t>(batch_.instances), 0);
     if (!batch_.program->adjoint_spec->wanted[i]) continue;

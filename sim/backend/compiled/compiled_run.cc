@@ -33,6 +33,7 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
       travelling_(TravellingFields(plan_)),
       layout_(plan_.fields, code_.shape.lanes()),
       states_(batch_.program->program.InputsOf(InputKind::kState)),
+      forms_(FormsOf(batch_)),
       records_(options_.recording != Recording::kNone),
       looks_(records_ || batch_.program->policy.nonfinite == precision::NonFinite::kStop),
       pool_(ThreadsOf(options_, groups())),
@@ -280,11 +281,11 @@ void CompiledRun::Call(GroupFunction code, const plan::Function& function, Worke
   args.first_instance = group * lanes();
   args.instances = batch_.instances;
   args.column = column;
-  std::vector<std::byte*> fields;
+  worker.fields.clear();
   for (size_t k = 0; k < travelling_; ++k) {
-    fields.push_back(groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(k));
+    worker.fields.push_back(groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(k));
   }
-  args.fields = fields.data();
+  args.fields = worker.fields.data();
   args.bad_inputs = BadInputs(worker, group, first, count);
   Invoke(code, function, worker, group, args);
 }
@@ -334,7 +335,7 @@ absl::Status CompiledRun::Start() {
     if (batch_.program->program.HasInitial())
       Call(kernel_->start, plan_.start, worker, group, 0, 1, 0);
   });
-  if (ended.ok()) Publish();  // else some groups have nothing yet
+  if (ended.ok()) is_published_ = false;  // else some groups have nothing yet
   return ended;
 }
 
@@ -494,12 +495,13 @@ absl::StatusOr<ForwardChunk> CompiledRun::Forward(int64_t first, int64_t count) 
       bytes = std::max(bytes, worker->tape_bytes[static_cast<size_t>(t)]);
     }
   }
-  Publish();
+  is_published_ = false;
   return chunk;
 }
 
-void CompiledRun::Publish() {
-  if (!records_) return;
+void CompiledRun::Publish() const {
+  if (is_published_ || !records_) return;
+  is_published_ = true;
   signatures_.clear();
   health_.clear();
   for (int64_t i = 0; i < batch_.instances; ++i) {
@@ -528,7 +530,7 @@ std::shared_ptr<const void> CompiledRun::SaveState() const {
 
 void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
   groups_ = *static_cast<const std::vector<GroupState>*>(saved.get());
-  Publish();
+  is_published_ = false;
 }
 
 int64_t CompiledRun::SavedBytes() const { return SavedBytesOf(plan_, code_.shape, groups()); }
@@ -546,7 +548,7 @@ absl::Status CompiledRun::Finish() {
     if (TerminalOf(*batch_.program) == nullptr) return;
     Call(kernel_->finish, plan_.finish, worker, group, batch_.steps, 1, 0);
   });
-  if (ended.ok()) Publish();  // else some groups have nothing yet
+  if (ended.ok()) is_published_ = false;  // else some groups have nothing yet
   return ended;
 }
 

@@ -66,8 +66,14 @@ class CompiledRun : public Run {
   Tensor State(int32_t state_input) const override;
   Tensor Export(int32_t export_index) const override;
   std::vector<double> Values() const override;
-  const std::vector<uint64_t>& PathSignatures() const override { return signatures_; }
-  const std::vector<InstanceHealth>& Health() const override { return health_; }
+  const std::vector<uint64_t>& PathSignatures() const override {
+    Publish();
+    return signatures_;
+  }
+  const std::vector<InstanceHealth>& Health() const override {
+    Publish();
+    return health_;
+  }
   std::vector<std::vector<int64_t>> FirstEventSteps() const override;
   const std::vector<double>& Gradient(int32_t input) const override {
     return gradients_[static_cast<size_t>(input)];
@@ -94,6 +100,10 @@ class CompiledRun : public Run {
     WorkMeter::StopCallback stop;
     int64_t fuel = 0;  // GroupArgs::fuel, from call to call
     std::vector<uint32_t> bad_inputs;
+    // The lists of the call that runs (GroupArgs); they stay so that no call allocates.
+    std::vector<std::byte*> fields, gradients;
+    std::vector<const void*> sent_lists;
+    std::vector<uint32_t*> connected;
     // Records of the chunk that runs.
     std::vector<TerminationColumn> terminations;
     std::vector<EventColumn> events;
@@ -175,7 +185,8 @@ class CompiledRun : public Run {
   void CheckSentInputs(int64_t group);
   bool IsBadInput(size_t input, int64_t row, int64_t t) const;
   const uint32_t* BadInputs(Worker& worker, int64_t group, int64_t first, int64_t count) const;
-  void Publish();
+  // Takes signatures and health from the groups, if these have changed since.
+  void Publish() const;
   void SetSentStates(int64_t group, std::byte* fields, WorkMeter& meter) const;
   void CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor, int64_t columns,
                int64_t column) const;
@@ -190,6 +201,7 @@ class CompiledRun : public Run {
   const size_t travelling_;               // fields that travel with a group's states
   const FieldLayout layout_;
   const std::vector<int32_t> states_;
+  const std::vector<InputForm> forms_;  // by input
   const bool records_;
   const bool looks_;
   std::vector<uint32_t> ranks_;  // [group][lane]
@@ -201,8 +213,9 @@ class CompiledRun : public Run {
   WorkerPool pool_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<GroupState> groups_;
-  std::vector<uint64_t> signatures_;
-  std::vector<InstanceHealth> health_;
+  mutable bool is_published_ = true;  // there is nothing to take
+  mutable std::vector<uint64_t> signatures_;
+  mutable std::vector<InstanceHealth> health_;
   std::shared_ptr<const Kernel> adjoint_;
   double seed_ = 1.0;
   RangeCounts started_;              // of what enters at z[T]; told with the steps before it

@@ -19,6 +19,7 @@
 #include "sim/backend/compiled/record_writer.h"
 #include "sim/backend/compiled/scalar_module.h"
 #include "sim/backend/compiled/statement_cost.h"
+#include "sim/backend/compiled/taken_fields.h"
 #include "sim/backend/compiled/tape_writer.h"
 #include "sim/backend/compiled/widen.h"
 #include "sim/text.h"
@@ -47,7 +48,8 @@ class FunctionWriter {
         records_(f_.lanes(), plan, function),
         invariants_(f_, records_),
         control_(f_, fuel_, tape_,
-                 [this](const std::vector<Statement>& statements) { Block(statements); }) {}
+                 [this](const std::vector<Statement>& statements) { Block(statements); }),
+        taken_(function) {}
 
   void Write(StepOrder order) {
     ReadArguments();
@@ -239,6 +241,14 @@ class FunctionWriter {
   }
 
   void Each(const Statement& s) {
+    if (f_.is_one() && f_.options().ranges) {
+      Statement rest;
+      const std::vector<TakenField> taken = taken_.Of(s, rest);
+      if (!taken.empty()) {
+        Each(rest);
+        return Take(taken);
+      }
+    }
     if (invariants_.Reuses(s)) return invariants_.Each([&] { control_.Each(s); });
     if (counting_ != Counting::kAsks || !f_.options().ranges || !HasAddition(s.body) ||
         !MayBeWrittenTwice(s.body)) {
@@ -250,6 +260,17 @@ class FunctionWriter {
     };
     WhereSampled([&] { as(Counting::kCounts); }, [&] { as(Counting::kSkips); });
     counting_ = Counting::kAsks;
+  }
+
+  void Take(const std::vector<TakenField>& fields) {
+    for (const TakenField& field : fields) {
+      Value* const present =
+          field.present == plan::kNoBuffer
+              ? llvm::ConstantPointerNull::get(llvm::PointerType::get(b_.getContext(), 0))
+              : memory_.At(field.present);
+      const Buffer& buffer = f_.function().buffers[static_cast<size_t>(field.values)];
+      records_.Take(field, memory_.At(field.values), present, buffer.count, f_.masks().now);
+    }
   }
 
   // ---- calls of scalar functions ----
@@ -400,6 +421,7 @@ class FunctionWriter {
   RecordWriter records_;
   InvariantWriter invariants_;
   ControlWriter control_;
+  const TakenFields taken_;
   Counting counting_ = Counting::kAsks;
 };
 

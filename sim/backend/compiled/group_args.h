@@ -65,9 +65,13 @@ struct GroupArgs {
   std::byte* const* gradients;  // per program input: [step if it has them][element][lane]
   uint32_t* const* connected;   // per program input: [lane]
   BackwardColumn* backward;     // [step]
-  int64_t* frames;              // [step]: place of its frame
-  int64_t* tape_bytes;          // [step]: the most that a replay would put on the tape
-  std::byte* tape;              // `grow` may move it
+  // A whole field of cotangents that leaves the step (cotangent_record.h); `format` as its number.
+  void (*take_cotangents)(BackwardColumn* column, unsigned long long* underflows,
+                          const void* values, const uint32_t* present, int64_t count,
+                          int32_t format);
+  int64_t* frames;      // [step]: place of its frame
+  int64_t* tape_bytes;  // [step]: the most that a replay would put on the tape
+  std::byte* tape;      // `grow` may move it
   int64_t tape_capacity;
   void (*grow)(GroupArgs* args, int64_t bytes);
 };

@@ -34,7 +34,7 @@ namespace {
 using Loaded = absl::StatusOr<std::shared_ptr<const Kernel>>;
 
 // Count it up where the code that is written from a plan changes.
-constexpr int kWriterRevision = 8;
+constexpr int kWriterRevision = 9;
 // Waiting for their best code; what finds no room asks again when it is used again.
 constexpr size_t kMostWaiting = 64;
 constexpr int kThreads = 2;
@@ -184,8 +184,8 @@ std::string KeyOf(const plan::Plan& plan, Part part, const WriterOptions& writer
   }
   const std::string machine =
       Cat(static_cast<int>(part), " ", IsaName(options.isa), " ", ShapeOf(options).parts,
-          options.mapping == Mapping::kElements ? " elements " : " lanes ", kWriterRevision,
-          " " LLVM_VERSION_STRING);
+          options.mapping == Mapping::kElements ? " elements " : " lanes ", kWriterRevision, " ",
+          sizeof(GroupArgs), " " LLVM_VERSION_STRING);
   return KernelKey(
       {plan::StructureOf(plan, FunctionsOf(plan, part)), recorded, machine, ScalarDigest()});
 }

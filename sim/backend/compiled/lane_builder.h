@@ -53,6 +53,7 @@ enum Member : unsigned {
   kGradients,
   kConnectedFlags,
   kBackward,
+  kTakeCotangents,
   kFrames,
   kTapeBytes,
   kTape,

@@ -130,7 +130,9 @@ double ChunkBytes(const Batch& batch, const RunOptions& options, const Sizes& si
     at_sample += static_cast<double>(CountOf(batch.program->sites, SiteKind::kEvent) *
                                      sizeof(MarginHistogram));
   }
-  const double sampled = at_sample / options.stride;
+  // Every stride-th step is sampled, and the last.
+  const double samples = std::min(steps, std::ceil(steps / options.stride) + 1);
+  const double sampled = at_sample * samples / std::max(steps, 1.0);
   by_thread += sampled;
   joined += sampled;
   if (options.recording == Recording::kNone) joined = 0, by_thread = 8;

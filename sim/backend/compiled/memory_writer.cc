@@ -18,8 +18,9 @@ using plan::Statement;
 // Numbers that one turn of a loop over elements needs for itself.
 constexpr int64_t kScratch = 64;
 
-bool Outlives(const Buffer& buffer) {
-  return buffer.kind == BufferKind::kField || buffer.kind == BufferKind::kConnected;
+Member ListOf(const Buffer& buffer) {
+  if (buffer.kind == BufferKind::kField) return kFields;
+  return buffer.kind == BufferKind::kGradient ? kGradients : kConnectedFlags;
 }
 
 bool IsAlways(Value* mask) {
@@ -50,13 +51,18 @@ void MemoryWriter::FindInputs() {
   }
 }
 
-// ---- fields and locals ----
+// ---- fields, sums of gradients and locals ----
+
+// Whether a buffer is one memory for all steps of a call, read before and after it.
+bool MemoryWriter::Outlives(const Buffer& buffer) const {
+  if (buffer.kind == BufferKind::kGradient) return !FormOf(buffer).sums_per_step;
+  return buffer.kind == BufferKind::kField || buffer.kind == BufferKind::kConnected;
+}
 
 bool MemoryWriter::IsKept(const Buffer& buffer) const {
   if (buffer.placed || (f_.is_piece() && Outlives(buffer))) return false;
   return buffer.kind == BufferKind::kConnected ||
-         (buffer.count == 1 &&
-          (buffer.kind == BufferKind::kLocal || buffer.kind == BufferKind::kField));
+         (buffer.count == 1 && (buffer.kind == BufferKind::kLocal || Outlives(buffer)));
 }
 
 void MemoryWriter::MakeVariables(BufferId id) {
@@ -70,8 +76,7 @@ void MemoryWriter::LoadFields() {
     const Buffer& buffer = f_.function().buffers[id];
     if (!Outlives(buffer)) continue;
     Local& local = locals_[id];
-    const Member list = buffer.kind == BufferKind::kField ? kFields : kConnectedFlags;
-    local.memory = f_.ListedPointer(list, buffer.number);
+    local.memory = f_.ListedPointer(ListOf(buffer), buffer.number);
     if (!IsKept(buffer)) continue;
     MakeVariables(static_cast<BufferId>(id));
     auto* const type = f_.StoredType(buffer.carrier);
@@ -153,9 +158,9 @@ Value* MemoryWriter::MemoryOf(const Buffer& buffer, const Local& local) {
     memory = member(kSentCotangents);
     has_steps =
         f_.plan().sent[static_cast<size_t>(buffer.number)].kind != plan::SentKind::kFinalState;
-  } else if (buffer.kind == BufferKind::kGradient) {
+  } else if (buffer.kind == BufferKind::kGradient && !Outlives(buffer)) {
     memory = member(kGradients);
-    has_steps = FormOf(buffer).sums_per_step;
+    has_steps = true;
   }
   if (!has_steps) return memory;
   const int64_t bytes = buffer.count * f_.BytesOfOne(buffer.carrier) * f_.options().shape.lanes();
@@ -307,10 +312,11 @@ void MemoryWriter::Store(const Statement& s) {
     return;
   }
   if (IsUniform(s.buffer)) return StoreUniform(s);
-  // A store that outlives the function is made only for instances that still run.
-  const bool is_gradient =
-      buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kConnected;
-  const bool masked = is_gradient || locals_[IndexOf(s.buffer)].depth < f_.masks().depth;
+  // What an instance gives is summed only while it runs; what lanes without an instance give is
+  // never read.
+  const bool is_sum = buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kConnected;
+  const bool masked =
+      (is_sum && f_.options().stops) || locals_[IndexOf(s.buffer)].depth < f_.masks().depth;
   Value* const element = ElementNumber(f_, s.index);
   for (size_t part = 0; part < f_.parts(); ++part) StorePart(s, element, masked, part);
 }

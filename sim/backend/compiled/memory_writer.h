@@ -54,6 +54,7 @@ class MemoryWriter {
   bool IsUniform(plan::BufferId id) const { return !uniform_.empty() && uniform_[IndexOf(id)]; }
   void LoadUniform(const plan::Statement& s);
   void StoreUniform(const plan::Statement& s);
+  bool Outlives(const plan::Buffer& buffer) const;
   // Whether it stays in registers.
   bool IsKept(const plan::Buffer& buffer) const;
 

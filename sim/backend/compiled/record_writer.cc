@@ -316,34 +316,50 @@ void RecordWriter::Take(const Statement& s, const Told& told) {
   if (!options_.ranges) return;
   Value* const column = Memory(kBackward, column_, sizeof(BackwardColumn), 0);
   const Vectors present = Both(told.operands[1], told.mask);
-  Vectors finite, buckets;
-  Value* largest = nullptr;
-  auto* const i64 = VectorOf(b_.getInt64Ty());
-  Vectors under;
+  const bool is_f64 = told.operands[0][0]->getType()->getScalarType()->isDoubleTy();
+  const std::string carrier = is_f64 ? "f64" : "f32";
+  auto* const integer = is_f64 ? b_.getInt64Ty() : b_.getInt32Ty();
+  Vectors finite, buckets, under;
+  Value* largest = nullptr;  // the bits of magnitudes are in the order of these
   const Vectors over(parts(), llvm::Constant::getNullValue(VectorOf(b_.getInt1Ty())));
   for (size_t part = 0; part < parts(); ++part) {
-    Value* const is_under =
-        Call(Cat("stores_tiny_", precision::FormatName(s.format)), {told.operands[0][part]});
+    Value* const x = told.operands[0][part];
+    Value* const is_under = Call(Cat("stores_tiny_", precision::FormatName(s.format)), {x});
     under.push_back(b_.CreateAnd(present[part], is_under));
-    Value* const x = b_.CreateFPExt(told.operands[0][part], VectorOf(b_.getDoubleTy()));
-    Value* const magnitude = Call("abs_f64", {x});
-    finite.push_back(b_.CreateAnd(present[part], Call("is_finite_f64", {x})));
-    buckets.push_back(Call("exponent_bucket", {magnitude}));
-    Value* const bits = b_.CreateSelect(finite[part], b_.CreateBitCast(magnitude, i64), Splat64(0));
+    Value* const magnitude = Call("abs_" + carrier, {x});
+    finite.push_back(b_.CreateAnd(present[part], Call("is_finite_" + carrier, {x})));
+    buckets.push_back(Call("exponent_bucket_" + carrier, {magnitude}));
+    Value* const all = b_.CreateBitCast(magnitude, VectorOf(integer));
+    Value* const bits =
+        b_.CreateSelect(finite[part], all, llvm::Constant::getNullValue(all->getType()));
     largest =
         largest == nullptr ? bits : b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, largest, bits);
+  }
+  Value* of_all = width() == 1 ? largest : b_.CreateIntMaxReduce(largest, false);
+  if (!is_f64) {
+    Value* const wide = b_.CreateFPExt(b_.CreateBitCast(of_all, b_.getFloatTy()), b_.getDoubleTy());
+    of_all = b_.CreateBitCast(wide, b_.getInt64Ty());
   }
   Value* const at =
       b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(BackwardColumn, largest));
   Value* const before = b_.CreateLoad(b_.getInt64Ty(), at);
-  b_.CreateStore(
-      b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, before,
-                               width() == 1 ? largest : b_.CreateIntMaxReduce(largest, false)),
-      at);
+  b_.CreateStore(b_.CreateBinaryIntrinsic(llvm::Intrinsic::umax, before, of_all), at);
   AddTo(b_.CreateConstGEP1_64(b_.getInt8Ty(), column, offsetof(BackwardColumn, nonfinite)),
         b_.CreateTrunc(Population(BitsOf(ButNot(present, finite))), b_.getInt32Ty()));
   CountInHistogram(column, offsetof(BackwardColumn, exponents), buckets, finite);
   CountRanges(s.role, 1, under, over);
+}
+
+void RecordWriter::Take(const TakenField& field, Value* values, Value* present, int64_t count,
+                        const Vectors& mask) {
+  If(Any(mask), [&] {
+    Value* const column = Memory(kBackward, column_, sizeof(BackwardColumn), 0);
+    Value* const underflows = Offset(arguments_[kRanges], 8 * static_cast<uint64_t>(field.role) +
+                                                              offsetof(RangeColumn, underflows));
+    CallBack(kTakeCotangents,
+             {column, underflows, values, present, b_.getInt64(static_cast<uint64_t>(count)),
+              b_.getInt32(static_cast<uint32_t>(field.format))});
+  });
 }
 
 void RecordWriter::End() {

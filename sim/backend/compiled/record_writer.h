@@ -12,6 +12,7 @@
 
 #include "sim/backend/compiled/decision_writer.h"
 #include "sim/backend/compiled/lane_builder.h"
+#include "sim/backend/compiled/taken_fields.h"
 #include "sim/plan/plan.h"
 
 namespace simgrad::sim::compiled {
@@ -28,6 +29,8 @@ class RecordWriter : private LaneBuilder {
   static int64_t LookedBytes(const LaneShape& shape);
   void End();
 
+  void Take(const TakenField& field, llvm::Value* values, llvm::Value* present, int64_t count,
+            const Vectors& mask);
   void Look(const Told& told);
   void Decision(const plan::Statement& s, plan::Carrier of, plan::Carrier of_extra,
                 const Told& told);  // kTest, kRun, kDecide

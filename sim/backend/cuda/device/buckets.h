@@ -21,11 +21,18 @@ SIMGRAD_HD inline int MarginBucket(double ulps) {
   return bits == 0 ? 0 : beyond_one;
 }
 
+// Of a number of at least zero: diagnostics.h, ExponentBucket.
 SIMGRAD_HD inline int ExponentBucket(double magnitude) {
   if (magnitude == 0.0) return 0;
   const int exponent = static_cast<int>(BitsOf(magnitude) >> 52) - 1023;
   const int bucket = (exponent + 136 + 136 * 8) / 8 - 136;
   return bucket < 1 ? 1 : (bucket < kExponentBucketCount ? bucket : kExponentBucketCount - 1);
+}
+
+// The exponents of f32 lie within the buckets, and those of its subnormal numbers in the first.
+SIMGRAD_HD inline int ExponentBucket(float magnitude) {
+  const int bucket = (static_cast<int>(BitsOf(magnitude) >> 23) + 136 - 127) / 8;
+  return magnitude == 0.0f ? 0 : bucket;
 }
 
 // As sim::IterationBucket: above 4 two bounds to a power of two (6, 8, 12, 16, ...), above 64 one.

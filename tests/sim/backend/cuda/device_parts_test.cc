@@ -88,6 +88,15 @@ TEST(DevicePartsTest, BucketsAreThoseOfTheHost) {
           << ulps;
     }
   }
+  using sim::cuda::device::ExponentBucket;
+  for (int exponent = -149; exponent < 128; ++exponent) {
+    for (float x : {1.0f, 1.5f, std::nextafter(2.0f, 1.0f)}) {
+      const float magnitude = std::ldexp(x, exponent);
+      EXPECT_EQ(ExponentBucket(magnitude), sim::ExponentBucket(magnitude)) << magnitude;
+      EXPECT_EQ(ExponentBucket(static_cast<double>(magnitude)), sim::ExponentBucket(magnitude));
+    }
+  }
+  EXPECT_EQ(ExponentBucket(0.0f), 0);
 }
 
 // Each warp tells every thread of it: sum, least and most of one number each, union of a bit.

@@ -8,6 +8,7 @@
 #include "sim/program/builder.h"
 #include "sim/program/lower.h"
 #include "tests/sim/backend/cuda/world_cases.h"
+#include "tests/sim/program/shaped_programs.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -48,6 +49,27 @@ absl::StatusOr<NumericalProgram> ManyParams(int count) {
   if (!program.ok()) return program.status();
   const auto policy = precision::Resolve({});
   return Lower(*program, std::get<precision::Policy>(policy), "", {});
+}
+
+// Threads of a block share the elements of an array's gradient out among them.
+TEST(GenerateTest, SumsOfAnArraysGradientAreSharedOutInABlock) {
+  Builder b("array");
+  const Var x = b.State("x", {200});
+  const Var p = b.Param("p", {200}, 1.0);
+  b.SetNext({b.Apply(OpCode::kMul, {x, p})});
+  b.AddObjective("cost", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, states[0]);
+  });
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto policy = precision::Resolve({});
+  const auto program =
+      Lower(*world, std::get<precision::Policy>(policy), "cost", shaped::WantedOf(*world, "cost"));
+  ASSERT_TRUE(program.ok()) << program.status();
+  const auto made = Generate(*program, {.mapping = Mapping::kBlockPerInstance, .per_step = {}});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_TRUE(Holds(*made, "= threadIdx.x; k1 < 200; k1 += blockDim.x"));
+  EXPECT_FALSE(Holds(*made, " < 200; ++")) << made->text;
 }
 
 TEST(GenerateTest, ProgramsThatDifferInNumbersAloneHaveOneText) {
