@@ -146,7 +146,7 @@ def test_the_time_for_all_tries_is_the_calls(keeper):
 
         def lose(request, context):
             left.append(context.time_remaining())
-            client._repeating.clock.time += 30
+            client._calls.repeating.clock.time += 30
             keeper.kept.clear()
 
         keeper.wrong = lose
@@ -197,7 +197,7 @@ def test_what_a_server_has_no_memory_for_is_uploaded_some_time_later(keeper):
 
     keeper.upload = full
     with client_of(keeper.target) as client:
-        clock = client._uploads._clock = client._repeating.clock
+        clock = client._service.uploads._clock = client._calls.repeating.clock
 
         def uploads_after(seconds):
             before = keeper.uploads
