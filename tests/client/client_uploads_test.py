@@ -254,6 +254,21 @@ def test_a_stream_uploads_when_it_is_read(slow):
         assert again.result.value == 1.0
 
 
+@pytest.mark.parametrize("method", ["rollout_stream", "gradient_stream"])
+def test_a_stream_that_uploads_when_it_is_read_tells_of_its_token_at_once(keeper, method):
+    token = "good"
+    with client_of(keeper.target, token=lambda: token) as client:
+        client.rollout(WORLD, steps=8, initial={"other": BIG + 1})  # asks for the server's limits
+        before = keeper.uploads
+        token = b"good"
+        with pytest.raises(TypeError, match="token, as its function gives it: a str, not bytes"):
+            getattr(client, method)(WORLD, steps=8, initial={"y": BIG})
+        assert keeper.uploads == before
+        token = "good"
+        stream = stream_of(client)
+        assert stream._rpc is None and stream.result.value == 1.0  # it does wait for its upload
+
+
 def test_cancelling_a_stream_ends_its_upload(slow):
     with client_of(slow.target) as client:
         stream = stream_of(client)

@@ -52,6 +52,8 @@ class Calls:
         self.target = target
         self.timeout = checked_timeout(timeout)
         self.retry = policy_of(retry)
+        if token is not None and not callable(token):
+            _check_token(token, "token")  # a function's is of the moment
         self.repeating = Repeating(target, self.error_of, (self.retry or Retry()).extra)
         self._token = token
         self.max_message_bytes = max_message_bytes
@@ -69,13 +71,21 @@ class Calls:
         return Call(self.repeating, terms.retry, terms.timeout, explain)
 
     def metadata(self) -> list[tuple[str, str]]:
-        """The token of the moment, as each try sends it."""
+        """The token of the moment, as each try sends it.
+
+        Errors: TypeError or ValueError for a token that cannot be sent; those of the caller's function.
+        """
         if self._token is None:
             return []
-        token = self._token() if callable(self._token) else self._token
-        if not token.isascii() or not token.isprintable():
-            raise ValueError("token: must be printable ASCII on one line; is it a whole file?")
+        token = self._token
+        if callable(token):
+            token = token()
+            _check_token(token, "token, as its function gives it")
         return [("authorization", f"Bearer {token}")]
+
+    def check_token(self) -> None:
+        """Raises what `metadata` would: for calls whose first try begins after their caller has gone on."""
+        self.metadata()
 
     def error_of(self, error: grpc.RpcError) -> errors.SimgradError:
         """The typed error of a failed call, with gRPC's own text."""
@@ -86,3 +96,11 @@ def checked_timeout(timeout: float) -> float:
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
     return timeout
+
+
+def _check_token(token: Any, name: str) -> None:
+    """Errors hold no part of the token, for they end up in logs."""
+    if not isinstance(token, str):
+        raise TypeError(f"{name}: a str, not {type(token).__name__}")
+    if not token.isascii() or not token.isprintable():
+        raise ValueError(f"{name}: must be printable ASCII on one line; is it a whole file?")

@@ -48,7 +48,8 @@ class Client:
       credentials: grpc.ChannelCredentials for TLS, for example simgrad.tls("ca.pem"); None:
         plaintext.
       token: bearer token that the server asks for, or a function that gives the one of the moment
-        (tokens get rotated); None: none is sent. Without TLS it travels in the clear.
+        (tokens get rotated); None: none is sent. Without TLS it travels in the clear. Printable ASCII on
+        one line, else a TypeError or ValueError: here, or for a function at each call and each try.
       upload: "auto" or True: arrays and programs of more than 1 MiB (2**20 bytes) travel once: the server
         keeps them, and requests name them (docs/python.md). A whole number, NumPy's too: likewise, of more
         than so many bytes. False or None: everything travels with each request. Never changes a bit.
@@ -291,7 +292,8 @@ class Client:
     ) -> Stream:
         """As `rollout`, but an iterable over blocks of diagnostics while they arrive.
 
-        Leaving the loop cancels the request. Errors are raised while iterating.
+        Leaving the loop cancels the request. Errors of arguments and of the token are raised at once,
+        those of the server while iterating.
         """
         terms = self._calls.terms(timeout, retry)
         declared = lambda: self._runs.declared(world, terms)

@@ -127,12 +127,15 @@ class OneServer(Service):
     ) -> Start:
         self._check_size(message, terms)
         plans = [self.uploads.plan(message, call, self._limits)]  # of the first try
+        waits = plans[0].uploads
+        if waits:
+            self.calls.check_token()
 
         def send(left: float) -> Any:
             plan = plans.pop() if plans else None
             return self._send(method, message, call, left, plan)
 
-        return Start(send, waits=plans[0].uploads)
+        return Start(send, waits)
 
     def vjp(
         self,

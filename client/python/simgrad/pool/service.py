@@ -99,6 +99,7 @@ class PooledService(Service):
         return Work(method, message, Cutter(message, known), self._most_instances, kept, set())
 
     def _start(self, work: Work, call: Call, terms: Terms) -> Start:
+        self.calls.check_token()
         new_call = lambda: self.calls.new(work.message, terms)
         return Start(
             lambda left: PooledAnswer(
