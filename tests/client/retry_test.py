@@ -206,3 +206,15 @@ def test_what_is_no_policy_is_refused():
         sg.Retry(tries=0)
     with pytest.raises(TypeError, match="retry"):
         sg.Client("localhost:1", retry=3)
+
+
+def test_terms_of_a_client_may_be_set_later(fake):
+    fake.unary = first_refused(1, Code.UNAVAILABLE, "", None)
+    with client_of(fake.target) as client:
+        client.timeout, client.retry = 7.0, None
+        with pytest.raises(sg.Unavailable):
+            client.info()
+        assert client.timeout == 7.0 and client.retries == 0
+        with pytest.raises(ValueError, match="timeout 0: a positive, finite number of seconds"):
+            client.timeout = 0
+    assert fake.calls == 1
