@@ -94,14 +94,15 @@ def bytes_of(client: sg.Client, instances: int, steps: int, **options: Any) -> t
     """What one call sends and receives, beside the framing of HTTP/2 (9 bytes of each 16 KiB); of three calls the one
     that came in the fewest messages, as a busy machine makes more of them."""
     name = "Gradient" if "objective" in options else "Rollout"
-    method = getattr(client._stub, name)
+    stub: Any = client._service.stub
+    method = getattr(stub, name)
     calls = [Counted(method) for _ in range(3)]
     try:
         for counted in calls:
-            setattr(client._stub, name, counted)
+            setattr(stub, name, counted)
             call(client, instances, steps, **options)
     finally:
-        setattr(client._stub, name, method)
+        setattr(stub, name, method)
     least = min(calls, key=lambda counted: counted.down)
     return least.up, least.down
 

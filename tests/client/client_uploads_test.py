@@ -146,7 +146,7 @@ def test_the_time_for_all_tries_is_the_calls(keeper):
 
         def lose(request, context):
             left.append(context.time_remaining())
-            client._repeating.clock.time += 30
+            client._calls.repeating.clock.time += 30
             keeper.kept.clear()
 
         keeper.wrong = lose
@@ -197,7 +197,7 @@ def test_what_a_server_has_no_memory_for_is_uploaded_some_time_later(keeper):
 
     keeper.upload = full
     with client_of(keeper.target) as client:
-        clock = client._uploads._clock = client._repeating.clock
+        clock = client._service.uploads._clock = client._calls.repeating.clock
 
         def uploads_after(seconds):
             before = keeper.uploads
@@ -252,6 +252,21 @@ def test_a_stream_uploads_when_it_is_read(slow):
         again = stream_of(client)
         assert again._rpc is not None  # what the server has already is named at once
         assert again.result.value == 1.0
+
+
+@pytest.mark.parametrize("method", ["rollout_stream", "gradient_stream"])
+def test_a_stream_that_uploads_when_it_is_read_tells_of_its_token_at_once(keeper, method):
+    token = "good"
+    with client_of(keeper.target, token=lambda: token) as client:
+        client.rollout(WORLD, steps=8, initial={"other": BIG + 1})  # asks for the server's limits
+        before = keeper.uploads
+        token = b"good"
+        with pytest.raises(TypeError, match="token, as its function gives it: a str, not bytes"):
+            getattr(client, method)(WORLD, steps=8, initial={"y": BIG})
+        assert keeper.uploads == before
+        token = "good"
+        stream = stream_of(client)
+        assert stream._rpc is None and stream.result.value == 1.0  # it does wait for its upload
 
 
 def test_cancelling_a_stream_ends_its_upload(slow):

@@ -40,7 +40,7 @@ def client_of(target, *, uniform=lambda low, high: high, **options):
     """A client whose waits take no time; by default each is as long as it can be."""
     client = sg.Client(target, **options)
     policy = client.retry or Retry()
-    client._repeating = Repeating(target, client._error, policy.extra, FakeClock(), uniform)
+    client._calls.repeating = Repeating(target, client._calls.error_of, policy.extra, FakeClock(), uniform)
     return client
 
 

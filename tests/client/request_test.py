@@ -191,10 +191,11 @@ def test_a_resolved_policy_keeps_the_overrides_of_sites():
 
 def test_a_server_that_tells_no_limit_is_sent_what_there_is(monkeypatch):
     client = sg.Client("localhost:1")
-    monkeypatch.setattr(client, "info", lambda timeout=None: simgrad_pb2.ServerInfo())
+    service, calls, terms = client._service, client._calls, client._calls.terms()
+    monkeypatch.setattr(service, "info", lambda terms: simgrad_pb2.ServerInfo())
     message = simgrad_pb2.RolloutRequest()
     message.spec.initial.add(name="y").tensor.inline = bytes(1 << 20)
-    client._check_size(message, None)
+    assert not service.start("Rollout", message, calls.new(message, terms), terms, dict).waits
     client.close()
 
 

@@ -265,7 +265,7 @@ def test_a_stream_that_is_left_while_it_waits_ends(fake):
     fake.stream = runs(answer()[:4], answer())
     with client_of(fake.target) as client:
         stream = client.rollout_stream(world(), **work())
-        client._repeating.clock.pause = lambda seconds, is_over: stream.cancel()
+        client._calls.repeating.clock.pause = lambda seconds, is_over: stream.cancel()
         with pytest.raises(sg.Cancelled, match="by this client"):
             stream.result
     assert fake.calls == 1
@@ -276,7 +276,7 @@ def test_a_caller_that_was_cut_off_for_reading_slowly_is_told_so(fake):
     with client_of(fake.target) as client:
         with pytest.raises(sg.Cancelled, match="did not read it for 60 s"):
             for _ in client.rollout_stream(world(), **work()):
-                client._repeating.clock.time += 60
+                client._calls.repeating.clock.time += 60
     assert fake.calls == 1
 
 
@@ -285,7 +285,7 @@ def test_parts_of_an_answer_prove_that_the_server_lives(fake):
     fake.stream = runs(*[answer()[:4]] * 4, answer())
     with client_of(fake.target, timeout=1e6) as client:
         stream = client.rollout_stream(world(), **work())
-        clock = client._repeating.clock
+        clock = client._calls.repeating.clock
         waited = clock.pause
         clock.pause = lambda seconds, is_over: waited(900.0, is_over)
         assert stream.result.tries == 5

@@ -53,7 +53,7 @@ def test_a_refusal_that_passes_is_repeated_until_it_has(fake, code, reason, retr
     with client_of(fake.target) as client:
         assert client.info().version == "1"
         assert (fake.calls, client.retries) == (4, 3)
-        waits = [w - (retry_after or 0) for w in client._repeating.clock.waits]
+        waits = [w - (retry_after or 0) for w in client._calls.repeating.clock.waits]
     assert waits == pytest.approx([0.1, 0.2, 0.4])
 
 
@@ -101,7 +101,7 @@ def test_waits_are_drawn_from_the_whole_interval_up_to_a_bound_that_doubles(fake
     fake.unary = first_refused(8, Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", 0.5)
     with client_of(fake.target, uniform=uniform) as client:
         client.info()
-        waits = client._repeating.clock.waits
+        waits = client._calls.repeating.clock.waits
     assert drawn == [(0.0, high) for high in (0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0)]
     # What the server asks for is waited in full, and the jitter comes after it.
     assert all(0.5 <= wait <= 0.5 + high for wait, (_, high) in zip(waits, drawn))
@@ -112,7 +112,7 @@ def test_the_deadline_bounds_all_tries_together(fake):
     with client_of(fake.target) as client:
         with pytest.raises(sg.ResourceExhausted, match="deadline of 5 s") as failed:
             client.info(timeout=5)
-        assert client._repeating.clock.time < 5
+        assert client._calls.repeating.clock.time < 5
     assert fake.calls == failed.value.tries == 4  # after 1.1, 2.3 and 3.7 s; the next would be at 5.5
     assert "not now" in str(failed.value) and "4 tries" in str(failed.value)
 
@@ -121,7 +121,7 @@ def test_a_hint_beyond_the_deadline_is_not_waited_for(fake):
     fake.unary = first_refused(99, Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", 20.0)
     with client_of(fake.target) as client, pytest.raises(sg.ResourceExhausted):
         client.info(timeout=5)
-    assert fake.calls == 1 and client._repeating.clock.waits == []
+    assert fake.calls == 1 and client._calls.repeating.clock.waits == []
 
 
 def test_a_call_is_sent_ten_times_at_most(fake):
@@ -136,13 +136,13 @@ def test_a_client_without_a_first_answer_gives_up_sooner(fake):
     with client_of(a_port_that_nobody_listens_on()) as client:
         with pytest.raises(sg.Unavailable, match="connection refused; is the server running"):
             client.info()
-        assert 8 < client._repeating.clock.time <= 10
+        assert 8 < client._calls.repeating.clock.time <= 10
     with client_of(fake.target) as client:
         client.info()
         fake.stop()
         with pytest.raises(sg.Unavailable):
             client.info()
-        assert 28 < client._repeating.clock.time <= 30
+        assert 28 < client._calls.repeating.clock.time <= 30
 
 
 def test_attempts_to_connect_cost_nothing_of_the_budget():
@@ -170,7 +170,7 @@ def test_repeats_are_a_tenth_of_the_calls_and_a_floor(fake):
                 good += 1
             except sg.ResourceExhausted as error:
                 assert "retry budget" in str(error)
-        seconds = client._repeating.clock.time
+        seconds = client._calls.repeating.clock.time
     extra = fake.calls - 1000
     assert extra == client.retries
     assert 100 <= extra <= 100 + 10 + seconds / 10
@@ -188,7 +188,7 @@ def test_a_token_is_asked_for_at_every_try(fake):
 def test_closing_the_client_ends_a_call_that_waits(fake):
     fake.unary = first_refused(99, Code.UNAVAILABLE, "", None)
     client = client_of(fake.target)
-    client._repeating.clock.pause = lambda seconds, is_over: client.close()
+    client._calls.repeating.clock.pause = lambda seconds, is_over: client.close()
     with pytest.raises(sg.Cancelled):
         client.info()
     assert fake.calls == 1
@@ -206,3 +206,15 @@ def test_what_is_no_policy_is_refused():
         sg.Retry(tries=0)
     with pytest.raises(TypeError, match="retry"):
         sg.Client("localhost:1", retry=3)
+
+
+def test_terms_of_a_client_may_be_set_later(fake):
+    fake.unary = first_refused(1, Code.UNAVAILABLE, "", None)
+    with client_of(fake.target) as client:
+        client.timeout, client.retry = 7.0, None
+        with pytest.raises(sg.Unavailable):
+            client.info()
+        assert client.timeout == 7.0 and client.retries == 0
+        with pytest.raises(ValueError, match="timeout 0: a positive, finite number of seconds"):
+            client.timeout = 0
+    assert fake.calls == 1

@@ -28,7 +28,7 @@ def chain(operations):
 
 
 def messages(client, request):
-    return list(client._stub.Rollout(request, timeout=60))
+    return list(client._service.stub.Rollout(request, timeout=60))
 
 
 def test_the_header_of_five_thousand_operations_is_small_unless_its_text_is_asked_for(client):

@@ -270,7 +270,7 @@ def test_random_and_truncated_protobuf_never_harms(client):
     good.spec.steps = 2
     good.spec.policy.preset = "f32"
     original, generator = good.SerializeToString(), np.random.default_rng(23)
-    send = client._channel.unary_stream("/simgrad.v1.Simgrad/Rollout")
+    send = client._service.channel.unary_stream("/simgrad.v1.Simgrad/Rollout")
     codes = set()
     for case in range(300):
         bent = bytearray(original if case % 3 else generator.bytes(int(generator.integers(0, 400))))
@@ -296,7 +296,7 @@ def test_bytes_that_are_no_message_are_refused_by_name_and_counted(client, serve
         series = f'grpc_code="InvalidArgument",grpc_method="{method}"'
         return next(float(x.split()[-1]) for x in page.decode().splitlines() if series in x)
 
-    channel, path = client._channel, f"/simgrad.v1.Simgrad/{method}"
+    channel, path = client._service.channel, f"/simgrad.v1.Simgrad/{method}"
     unary = channel.unary_unary(path)
     streams = method in ("Rollout", "Gradient")
     call = channel.unary_stream(path) if streams else lambda x, timeout: [unary(x, timeout=timeout)]

@@ -153,8 +153,20 @@ def test_axes_that_are_kept_are_those_that_the_operation_does_not_share():
         return list(world.to_proto().program.step.ops[0].axes)
 
     assert axes_of() == axes_of(keep_axes=()) == [0, 1, 2]
-    assert axes_of(keep_axes=1) == axes_of(keep_axes=np.int64(-2)) == axes_of(keep_axes=(1, 1)) == [0, 2]
+    assert axes_of(keep_axes=1) == axes_of(keep_axes=np.int64(-2)) == axes_of(keep_axes=(1,)) == [0, 2]
     assert axes_of(keep_axes=(0, 2)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("axes", "named"),
+    [((0, 0), "axis 0"), ([1, -2], "axis 1"), ((2, 0, 2, -3), "axes 2, 0")],
+)
+def test_an_axis_that_is_kept_twice_is_refused_by_name(axes, named):
+    with pytest.raises(ValueError) as caught:
+        sg.world(x=sg.State(2, 3, 4))(lambda x: sg.fake_quantize(x, keep_axes=axes)).to_proto()
+    message = str(caught.value)
+    assert message.startswith("fake_quantize_test.py:")
+    assert f": keep_axes {axes!r} names {named} of an array of shape (2, 3, 4) more than once" in message
 
 
 # ---- Role network with a scale ----

@@ -56,7 +56,7 @@ def test_an_old_connection_is_renewed_and_what_runs_on_it_ends_well(start):
                 renewed.set()
             states.append(state)
 
-        client._channel.subscribe(note)
+        client._service.channel.subscribe(note)
         y = np.linspace(0.1, 1.0, 64)[:, None]
         # 50 MB of trajectory: more than waits for a reader, so the work goes on until it is read.
         stream = client.rollout_stream(

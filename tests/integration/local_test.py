@@ -71,6 +71,17 @@ def test_a_server_that_does_not_start_says_why():
         sg.local(server=BINARY, device="abacus")
 
 
+@pytest.mark.parametrize("wrong", [{"token": "a\nb"}, {"timeout": 0}])
+def test_an_option_that_is_wrong_leaves_no_server(wrong):
+    def children():
+        return set(pathlib.Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+
+    before = children()
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        sg.local(server=BINARY, device="cpu", **wrong)
+    assert children() <= before
+
+
 def test_without_a_binary_the_ways_to_one_are_told(monkeypatch, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere is no simgrad-server"):
         sg.local(server=tmp_path / "nowhere")

@@ -453,7 +453,7 @@ def test_a_lost_shard_alone_is_simulated_again(one, start, how):
         shards = KeptShards.of(run.kept.handle)
         assert {target for k, target in enumerate(shards.targets) if shards.at(k, target)} == {stays.target, goes.target}
         calls = []
-        stub = next(s for s in pool._servers.known() if s.target == stays.target).stub
+        stub = next(s for s in pool._service.servers.known() if s.target == stays.target).stub
         for name in ("Vjp", "Gradient"):
             setattr(stub, name, noting(calls, name, getattr(stub, name)))
         if how == "dies":
@@ -564,7 +564,7 @@ def test_a_pool_follows_a_function_that_gives_its_targets(servers, one):
     with sg.Pool(lambda: targets, timeout=60, most_instances=512) as pool:
         assert pool.infos().keys() == {servers[0].target}
         targets.append(servers[1].target)
-        pool._servers._looked_up = None  # the seconds until it looks again
+        pool._service.servers._looked_up = None  # the seconds until it looks again
         call = lambda client: client.rollout(BALL, **ball())
         assert unequal(call(one), is_cut(pool, call)) == []
         assert pool.infos().keys() == set(targets)

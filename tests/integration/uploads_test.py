@@ -140,7 +140,7 @@ def test_one_caller_has_not_what_another_uploaded(start, tmp_path):
     running = start(f"--token_file={tokens}")
     with sg.Client(running.target, token="ada-token", upload=LESS) as ada:
         expected = fall(ada, SMALLER)
-        (digest,) = ada._uploads._kept._items
+        (digest,) = ada._service.uploads._kept._items
     with grpc.insecure_channel(running.target) as channel:
         request = simgrad_pb2.RolloutRequest()
         request.spec.world.name = "bouncing_ball"

@@ -70,8 +70,9 @@ class Counted:
 
     def __init__(self, client, monkeypatch):
         self.calls = []
+        stub = client._service.stub
         for name in ("Rollout", "Gradient", "Vjp"):
-            monkeypatch.setattr(client._stub, name, self._counting(name, getattr(client._stub, name)))
+            monkeypatch.setattr(stub, name, self._counting(name, getattr(stub, name)))
 
     def _counting(self, name, method):
         def called(*arguments, **options):

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Iterable, Mapping, Sequence, cast, overload
 
 import grpc
 
-from simgrad import errors, request, results
-from simgrad.assembly import Ask, Assembly
-from simgrad.connection import connect
+from simgrad import request, results
+from simgrad.calls import Calls, checked_timeout
 from simgrad.hessian import HessianVector, hessian_vector
-from simgrad.kept import Keep, KeptRun
+from simgrad.kept import Keep
 from simgrad.loop_derivative import Implicit, Truncated
-from simgrad.path import Path, path_use
+from simgrad.path import Path
 from simgrad.policy import Policy, policy_message
-from simgrad.program_lines import add_line, site_lines
-from simgrad.program_text import unreadable
-from simgrad.progress import ProgressCallback, observer_of
-from simgrad.repeating import Call, Repeating
+from simgrad.progress import ProgressCallback
 from simgrad.request import Arrays, Cotangents, distinct
-from simgrad.retry import Retry, policy_of
-from simgrad.stream import Start, Stream
-from simgrad.uploads import Plan, Uploads, least_of
-from simgrad.v1 import policy_pb2, simgrad_pb2, simgrad_pb2_grpc
+from simgrad.retry import Retry
+from simgrad.runs import Runs
+from simgrad.service import OneServer, Service
+from simgrad.stream import Stream
+from simgrad.uploads import least_of
+from simgrad.v1 import simgrad_pb2
 from simgrad.why.compare import Comparison, compare
 from simgrad.why.sensitivity import Sensitivity, sensitivity
 from simgrad.why.tune import Tuned, tune
@@ -35,8 +32,6 @@ DEFAULT_TIMEOUT = 300.0  # seconds; long enough for the longest rollout a server
 # The largest message that the client accepts; the server cuts its answers below its own limit
 # (info().limits.max_message_bytes).
 DEFAULT_MAX_MESSAGE_BYTES = 64 << 20
-# Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.
-ALWAYS_TAKEN_BYTES = 64 << 10
 
 
 class Client:
@@ -53,7 +48,8 @@ class Client:
       credentials: grpc.ChannelCredentials for TLS, for example simgrad.tls("ca.pem"); None:
         plaintext.
       token: bearer token that the server asks for, or a function that gives the one of the moment
-        (tokens get rotated); None: none is sent. Without TLS it travels in the clear.
+        (tokens get rotated); None: none is sent. Without TLS it travels in the clear. Printable ASCII on
+        one line, else a TypeError or ValueError: here, or for a function at each call and each try.
       upload: "auto" or True: arrays and programs of more than 1 MiB (2**20 bytes) travel once: the server
         keeps them, and requests name them (docs/python.md). A whole number, NumPy's too: likewise, of more
         than so many bytes. False or None: everything travels with each request. Never changes a bit.
@@ -83,43 +79,53 @@ class Client:
     ):
         if load_balancing not in ("pick_first", "round_robin"):
             raise ValueError(f"load_balancing {load_balancing!r}: one of pick_first, round_robin")
-        self._begin(target, timeout, max_message_bytes, token, retry)
+        calls = Calls(
+            target,
+            timeout=timeout,
+            max_message_bytes=max_message_bytes,
+            token=token,
+            retry=retry,
+        )
         least = least_of(upload)
-        self._channel = connect(target, credentials, max_message_bytes, load_balancing)
-        stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
-        self._stub = stub(self._channel)
         is_one = load_balancing == "pick_first"
-        self._uploads = Uploads(self._stub.Upload, least if is_one else None, self._repeating.clock)
+        self._use(OneServer(calls, credentials, load_balancing, least if is_one else None))
 
-    def _begin(
-        self,
-        target: str,
-        timeout: float,
-        max_message_bytes: int,
-        token: str | Callable[[], str] | None,
-        retry: Retry | bool,
-    ) -> None:
-        """All but the connection."""
-        if not 0 < timeout < float("inf"):
-            raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
-        self.target = target
-        self.timeout = timeout
-        self.retry = policy_of(retry)
-        self._repeating = Repeating(target, self._error, (self.retry or Retry()).extra)
-        self._token = token
-        self._max_message_bytes = max_message_bytes
-        self._limits: simgrad_pb2.Limits | None = None  # the server's, once it was asked
-        self._declarations: dict[bytes, request.Declared] = {}
+    def _use(self, service: Service) -> None:
+        """Completes the construction, of a Pool too: `service` is what all calls go to."""
+        self._service = service
+        self._calls = service.calls
+        self._runs = Runs(service)
+
+    @property
+    def target(self) -> str:
+        return self._calls.target
+
+    @property
+    def timeout(self) -> float:
+        """Default deadline of a call, in seconds."""
+        return self._calls.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._calls.timeout = checked_timeout(seconds)
+
+    @property
+    def retry(self) -> Retry | None:
+        """When calls are repeated by default; None: never."""
+        return self._calls.retry
+
+    @retry.setter
+    def retry(self, retry: Retry | None) -> None:
+        self._calls.retry = retry
 
     @property
     def retries(self) -> int:
         """How many repeats all calls of this client have taken so far."""
-        return self._repeating.repeats
+        return self._calls.repeating.repeats
 
     def close(self) -> None:
         """Ends calls that are under way, and those that wait for their repeat."""
-        self._repeating.close()
-        self._channel.close()
+        self._service.close()
 
     def __enter__(self) -> "Client":
         return self
@@ -133,18 +139,14 @@ class Client:
         self, *, timeout: float | None = None, retry: Retry | bool | None = None
     ) -> simgrad_pb2.ServerInfo:
         """Version, devices, formats, limits, worlds, presets, orders, ports."""
-        answer: simgrad_pb2.ServerInfo = self._unary(
-            self._stub.GetServerInfo, simgrad_pb2.GetServerInfoRequest(), timeout, retry
-        )
-        return answer
+        return self._service.info(self._calls.terms(timeout, retry))
 
     def worlds(
         self, *, timeout: float | None = None, retry: Retry | bool | None = None
     ) -> list[simgrad_pb2.WorldSchema]:
         """Schemas of the built-in worlds."""
-        answer = self._unary(
-            self._stub.ListWorlds, simgrad_pb2.ListWorldsRequest(), timeout, retry
-        )
+        terms = self._calls.terms(timeout, retry)
+        answer = self._service.unary("ListWorlds", simgrad_pb2.ListWorldsRequest(), terms)
         return list(answer.worlds)
 
     def program(
@@ -176,7 +178,8 @@ class Client:
           same bits.
         Errors: InvalidArgument, NotFound.
         """
-        declared = lambda: self._declared(world, timeout, retry)
+        terms = self._calls.terms(timeout, retry)
+        declared = lambda: self._runs.declared(world, terms)
         message = request.description(
             world,
             policy_message(policy),
@@ -186,7 +189,7 @@ class Client:
             cotangents=cotangents,
             cuda=request.cuda_text_options(cuda, per_step),
         )
-        answer = self._unary(self._stub.DescribeProgram, message, timeout, retry)
+        answer = self._service.unary("DescribeProgram", message, terms)
         cuda_text = results.CudaText.of(answer.cuda) if answer.HasField("cuda") else None
         return results.Program.of(answer.program, answer.source, answer.inputs, cuda=cuda_text)
 
@@ -289,17 +292,25 @@ class Client:
     ) -> Stream:
         """As `rollout`, but an iterable over blocks of diagnostics while they arrive.
 
-        Leaving the loop cancels the request. Errors are raised while iterating.
+        Leaving the loop cancels the request. Errors of arguments and of the token are raised at once,
+        those of the server while iterating.
         """
-        declared = lambda: self._declared(world, timeout, retry)
+        terms = self._calls.terms(timeout, retry)
+        declared = lambda: self._runs.declared(world, terms)
         made = request.rollout_spec(world, declared, **spec)
         how = Keep() if keep is True else keep or None
-        sends = how is not None and self._can_keep(timeout, retry)
+        sends = how is not None and self._runs.can_keep(terms)
         message = request.rollout_request(
             made, weights=weights, keep=how.to_proto(made, declared) if how and sends else None
         )
-        return self._stream(
-            *(self._stub.Rollout, world, message, on_nonfinite, progress, raw, timeout, retry),
+        return self._runs.stream(
+            "Rollout",
+            world,
+            message,
+            terms,
+            on_nonfinite=on_nonfinite,
+            progress=progress,
+            raw=raw,
             keep=how is not None,
         )
 
@@ -398,7 +409,7 @@ class Client:
             **options,
         )
         if isinstance(objective, (list, tuple)):
-            end = time.monotonic() + self._deadline(timeout)
+            end = time.monotonic() + self._calls.terms(timeout).timeout
             return [
                 differentiate(objective=name, timeout=max(end - time.monotonic(), 1e-3)).result
                 for name in distinct(objective)
@@ -424,7 +435,8 @@ class Client:
         **spec: Any,
     ) -> Stream:
         """As `gradient` of one objective, but an iterable over blocks of diagnostics, forward and then backward."""
-        declared = lambda: self._declared(world, timeout, retry)
+        terms = self._calls.terms(timeout, retry)
+        declared = lambda: self._runs.declared(world, terms)
         message = request.gradient_request(
             request.rollout_spec(world, declared, **spec),
             declared,
@@ -436,8 +448,14 @@ class Client:
             return_tree=return_tree,
             clip_norm=clip_norm,
         )
-        return self._stream(
-            self._stub.Gradient, world, message, on_nonfinite, progress, raw, timeout, retry
+        return self._runs.stream(
+            "Gradient",
+            world,
+            message,
+            terms,
+            on_nonfinite=on_nonfinite,
+            progress=progress,
+            raw=raw,
         )
 
     def hessian_vector(
@@ -518,7 +536,7 @@ class Client:
             worlds=worlds,
             gradient=gradient,
             divide=split,
-            timeout=self._deadline(timeout),
+            timeout=self._calls.terms(timeout).timeout,
             retry=retry,
             progress=progress,
             **arguments,
@@ -562,7 +580,7 @@ class Client:
             orders=orders,
             stochastic=stochastic,
             gradient=gradient,
-            timeout=self._deadline(timeout),
+            timeout=self._calls.terms(timeout).timeout,
             retry=retry,
             progress=progress,
             **arguments,
@@ -616,260 +634,8 @@ class Client:
             roles=roles,
             sites=sites,
             cost=cost,
-            timeout=self._deadline(timeout),
+            timeout=self._calls.terms(timeout).timeout,
             retry=retry,
             progress=progress,
             **arguments,
-        )
-
-    # ---- How ----
-
-    def _stream(
-        self,
-        method: Any,
-        world: World,
-        message: Any,
-        on_nonfinite: str,
-        progress: bool | ProgressCallback,
-        raw: bool,
-        timeout: float | None,
-        retry: Retry | bool | None,
-        keep: bool = False,
-    ) -> Stream:
-        if on_nonfinite not in ("report", "raise"):
-            raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
-        ask = self._asking(world, message)
-
-        def finish(result: results.Rollout) -> None:
-            _name_lines(result, world)
-            world.shaped(result)
-            if keep:
-                result.kept = KeptRun(self, world, message.spec, stream.kept)
-            if on_nonfinite == "raise":
-                _raise_if_nonfinite(result)
-
-        call = self._new_call(timeout, retry, message)
-        stream = Stream(
-            call,
-            self._starter(method, world, message, call, timeout, retry),
-            lambda: Assembly(raw, ask),
-            observer_of(progress),
-            finish,
-            self._repeating.clock,
-        )
-        return stream
-
-    def _can_keep(self, timeout: float | None, retry: Retry | bool | None) -> bool:
-        """Whether the server knows of it: an older one refuses fields that it does not know."""
-        return self._asked_limits(timeout, retry).max_kept_bytes > 0
-
-    def _asked_limits(
-        self, timeout: float | None, retry: Retry | bool | None
-    ) -> simgrad_pb2.Limits:
-        if self._limits is None:
-            how: dict[str, Any] = {} if retry is None else {"retry": retry}
-            self._limits = self.info(timeout=timeout, **how).limits
-        return self._limits
-
-    def _gradient(
-        self,
-        world: World,
-        message: Any,
-        on_nonfinite: str,
-        timeout: float | None,
-        retry: Retry | bool | None,
-    ) -> results.Rollout:
-        return self._stream(
-            self._stub.Gradient, world, message, on_nonfinite, False, False, timeout, retry
-        ).result
-
-    def _vjp(
-        self,
-        world: World,
-        kept: KeptRun,
-        asked: Sequence[simgrad_pb2.GradientRequest],
-        on_nonfinite: str,
-        timeout: float | None,
-        retry: Retry | bool | None,
-    ) -> list[results.Gradient]:
-        """The gradients that `asked` asks for; their specs have no tensors."""
-        message = request.vjp_request(kept.handle, asked)
-        call = self._new_call(timeout, retry, asked[0])
-        start = self._starter(self._stub.Vjp, world, message, call, timeout, retry)
-        return self._gradients(world, asked[0], call, start, on_nonfinite)
-
-    def _gradients(
-        self,
-        world: World,
-        message: simgrad_pb2.GradientRequest,
-        call: Call,
-        start: Start,
-        on_nonfinite: str,
-    ) -> list[results.Gradient]:
-        """All gradients of the answer that `start` begins."""
-        ask = self._asking(world, message)
-
-        def finish(result: results.Rollout) -> None:
-            _name_lines(result, world)
-            world.shaped(result)
-            if on_nonfinite == "raise":
-                _raise_if_nonfinite(result)
-
-        stream = Stream(
-            call,
-            start,
-            lambda: Assembly(False, ask),
-            observer_of(False),
-            finish,
-            self._repeating.clock,
-        )
-        return cast("list[results.Gradient]", stream.results)
-
-    def _starter(
-        self,
-        method: Any,
-        world: World,
-        message: Any,
-        call: Call,
-        timeout: float | None,
-        retry: Retry | bool | None,
-    ) -> Start:
-        self._check_size(message, timeout, retry)
-        plans = [self._uploads.plan(message, call, self._limits)]  # of the first try
-
-        def send(left: float) -> Any:
-            plan = plans.pop() if plans else None
-            return self._send(method, message, call, left, plan)
-
-        return Start(send, waits=plans[0].uploads)
-
-    def _send(
-        self, method: Any, message: Any, call: Call, left: float, plan: Plan | None = None
-    ) -> Any:
-        """Begins a try, which may take so many seconds."""
-        return self._uploads.send(method, message, call, left, self._metadata(), self._limits, plan)
-
-    def _asking(self, world: World, message: Any) -> Ask:
-        """Asks for the program of a request, later: keeps what shapes it, and none of its tensors."""
-        policy = policy_pb2.Policy()
-        policy.CopyFrom(message.spec.policy)
-        objective = message.spec.objective
-        adjoint = isinstance(message, simgrad_pb2.GradientRequest)
-        loops = list(message.loops) if adjoint else []
-        use = path_use(message.spec.path)
-        names: dict[str, list[str]] = {"state": [], "trajectory": []}
-        for sent in message.cotangents if adjoint else ():
-            names["state"] += [t.name for t in sent.final_state]
-            names["trajectory"] += [t.name for t in sent.trajectory]
-
-        def ask(wrt: Sequence[simgrad_pb2.InputName]) -> simgrad_pb2.ProgramInfo:
-            if self._repeating.closed:
-                raise unreadable("CLIENT_CLOSED", "and this client is closed")
-            description = request.description(
-                world,
-                policy,
-                objective,
-                adjoint=adjoint,
-                wrt=wrt,
-                cotangents=names,
-                loops=loops,
-                path=use,
-            )
-            try:
-                answer = self._unary(self._stub.DescribeProgram, description, None, None)
-            except errors.ResourceExhausted as error:
-                error.args = (f'{error}; program="text" brings the text with the answer, in pieces',)
-                raise
-            program: simgrad_pb2.ProgramInfo = answer.program
-            return program
-
-        return ask
-
-    def _unary(
-        self, method: Any, message: Any, timeout: float | None, retry: Retry | bool | None
-    ) -> Any:
-        self._check_size(message, timeout, retry)
-        with self._new_call(timeout, retry, message) as call:
-            while True:
-                left = call.begin()
-                try:
-                    answer = self._send(method, message, call, left)
-                except grpc.RpcError as error:
-                    call.failed(error)
-                else:
-                    call.is_alive()
-                    return answer
-
-    def _new_call(
-        self, timeout: float | None, retry: Retry | bool | None, message: Any
-    ) -> Call:
-        policy = self.retry if retry is None else policy_of(retry)
-        explain = lambda error: add_line(error, message)
-        return Call(self._repeating, policy, self._deadline(timeout), explain)
-
-    def _error(self, error: grpc.RpcError) -> errors.SimgradError:
-        return errors.from_rpc_error(error, self._max_message_bytes)
-
-    def _check_size(
-        self, message: Any, timeout: float | None, retry: Retry | bool | None = None
-    ) -> None:
-        size = message.ByteSize()
-        if size <= min(ALWAYS_TAKEN_BYTES, self._uploads.least or ALWAYS_TAKEN_BYTES):
-            return
-        limit = self._asked_limits(timeout, retry).max_request_bytes
-        if limit:  # 0: a server that does not say; it will answer itself
-            request.check_size(message, size, limit)
-
-    def _metadata(self) -> list[tuple[str, str]]:
-        if self._token is None:
-            return []
-        token = self._token() if callable(self._token) else self._token
-        if not token.isascii() or not token.isprintable():
-            raise ValueError("token: must be printable ASCII on one line; is it a whole file?")
-        return [("authorization", f"Bearer {token}")]
-
-    def _deadline(self, timeout: float | None) -> float:
-        if timeout is None:
-            return self.timeout
-        if not 0 < timeout < float("inf"):
-            raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
-        return timeout
-
-    def _declared(
-        self, world: World, timeout: float | None, retry: Retry | bool | None
-    ) -> request.Declared:
-        """The declarations of the inputs of a world, asked once for each configuration."""
-        if world.program is not None:
-            return request.declarations_of(world.program)
-        key = world.to_proto().SerializeToString(deterministic=True)
-        if key not in self._declarations:
-            self._declarations[key] = request.declarations_of(
-                self.program(world, timeout=timeout, retry=retry).source
-            )
-        return self._declarations[key]
-
-
-def _name_lines(result: results.Rollout, world: World) -> None:
-    """Tells the sites and halts of a program of one's own which line they are."""
-    if world.program is None:
-        return
-    lines = site_lines(world.program)
-    for name, site in result.sites.items():
-        site.line = lines.get(name, "")
-    for name, event in result.events.items():
-        event.line = lines.get(name, "")
-    said = world.halt_messages
-    result.halted = [
-        replace(h, line=lines.get(h.halt, ""), message=said.get(h.halt, "")) for h in result.halted
-    ]
-
-
-def _raise_if_nonfinite(result: results.Rollout) -> None:
-    bad = int((~result.ok).sum())
-    if bad:
-        first = str(result.certificates[0]) if result.certificates else "no certificate"
-        raise errors.NonFiniteError(
-            f"{bad} of {result.instances} instances became non-finite; {first}",
-            result.certificates,
-            result,
         )

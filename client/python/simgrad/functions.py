@@ -398,8 +398,8 @@ def fake_quantize(
         not above 0 or not finite counts as 1. None: the smallest power of two that brings the largest
         finite magnitude within the format, in every instance by itself, and 1 where that is 0.
 
-    Raises ValueError for another format, for `keep_axes` that x does not have, and for a scale of
-    another shape.
+    Raises ValueError for another format, for `keep_axes` that x does not have or that name an axis
+    twice, and for a scale of another shape.
     """
     b = builder(x, scale)
     value = b.value(x)
@@ -410,7 +410,14 @@ def fake_quantize(
         raise ValueError(
             f"{b.here()}keep_axes {keep_axes!r}: axes of an array of shape {value.shape} are {has}"
         )
-    own = {int(axis) % rank for axis in kept}
+    own = [int(axis) % rank for axis in kept]
+    repeated = [axis for axis in dict.fromkeys(own) if own.count(axis) > 1]
+    if repeated:
+        named = f"{'axis' if len(repeated) == 1 else 'axes'} {', '.join(map(str, repeated))}"
+        raise ValueError(
+            f"{b.here()}keep_axes {keep_axes!r} names {named} of an array of shape {value.shape} more "
+            "than once: name each axis once"
+        )
     shared = [axis for axis in range(rank) if axis not in own]
     return b.fake_quantize(value, format=format, axes=shared, scale=scale)
 

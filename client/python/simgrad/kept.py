@@ -10,8 +10,9 @@ from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.v1 import simgrad_pb2
 
 if TYPE_CHECKING:
-    from simgrad.client import Client
+    from simgrad.calls import Terms
     from simgrad.request import Arrays, Cotangents
+    from simgrad.runs import Runs
     from simgrad.world import World
 
     OneCotangent = Cotangents | Mapping[str, Arrays] | None
@@ -62,14 +63,14 @@ class KeptRun:
 
     def __init__(
         self,
-        client: Client,
+        runs: Runs,
         world: World,
         spec: simgrad_pb2.RolloutSpec,
         answer: simgrad_pb2.KeptRun,
     ):
         self.handle = answer.handle
         self.seconds = answer.seconds
-        self._client = client
+        self._runs = runs
         self._world = world
         self.spec = spec
         self._names = _without_tensors(spec)
@@ -93,7 +94,8 @@ class KeptRun:
         retry: Any = None,
     ) -> list[results.Gradient]:
         """One gradient for each cotangent; see results.Rollout.vjp."""
-        declared = lambda: self._client._declared(self._world, timeout, retry)
+        terms = self._runs.calls.terms(timeout, retry)
+        declared = lambda: self._runs.declared(self._world, terms)
         asked = [
             request.gradient_request(
                 self._names,
@@ -112,27 +114,23 @@ class KeptRun:
             return []
         if self.handle:
             try:
-                found = self._client._vjp(
-                    self._world, self, asked, on_nonfinite, timeout, retry
-                )
+                found = self._runs.vjp(self._world, self, asked, on_nonfinite, terms)
             except errors.NotFound as error:
                 if not is_gone(error):
                     raise
                 self.handle = ""  # it does not come back
             else:
                 return [_with_rollout(gradient, rollout) for gradient in found]
-        return [self._replayed(message, on_nonfinite, timeout, retry) for message in asked]
+        return [self._replayed(message, on_nonfinite, terms) for message in asked]
 
     def _replayed(
-        self,
-        message: simgrad_pb2.GradientRequest,
-        on_nonfinite: str,
-        timeout: float | None,
-        retry: Any,
+        self, message: simgrad_pb2.GradientRequest, on_nonfinite: str, terms: Terms
     ) -> results.Gradient:
         message.spec.CopyFrom(self.spec)
-        answer = self._client._gradient(self._world, message, on_nonfinite, timeout, retry)
-        gradient = cast(results.Gradient, answer)
+        stream = self._runs.stream(
+            "Gradient", self._world, message, terms, on_nonfinite=on_nonfinite
+        )
+        gradient = cast(results.Gradient, stream.result)
         gradient.replayed = True
         return gradient
 

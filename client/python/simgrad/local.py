@@ -75,7 +75,11 @@ class LocalClient(Client):
             self._end()
             raise RuntimeError(f"{command[0]} did not start: {banner}{self._told()}")
         self.metrics_port = int(ports[1])
-        super().__init__(f"localhost:{ports[0]}", **options)
+        try:
+            super().__init__(f"localhost:{ports[0]}", **options)
+        except BaseException:  # an option is wrong
+            self._end()
+            raise
 
     def _told(self) -> str:
         self._log.seek(0)

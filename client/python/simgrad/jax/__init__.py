@@ -40,9 +40,10 @@ from simgrad.jax import (  # noqa: F401  rules register themselves
 from simgrad.jax.check import Check, check
 from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.function import FunctionResult, RolloutFunction, function
+from simgrad.jax.jax_world import JaxWorld
 from simgrad.jax.report import Report
 from simgrad.jax.sites import Site
-from simgrad.jax.world import JaxWorld, world
+from simgrad.jax.world import world
 
 __all__ = [
     "Check",

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from simgrad.client import Client
+from simgrad.jax.jax_world import JaxWorld
 from simgrad.jax.trees import Group, called, is_key, numbers, x64
-from simgrad.jax.world import JaxWorld
 from simgrad.local import local
 
 

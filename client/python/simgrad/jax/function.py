@@ -31,9 +31,9 @@ import numpy as np
 from simgrad.client import Client
 from simgrad.data_as_controls import data_as_controls
 from simgrad.kept import Keep
+from simgrad.jax.jax_world import KINDS, JaxWorld
 from simgrad.jax.node import Shape, size_of
 from simgrad.jax.trees import GROUPS, Group, is_key
-from simgrad.jax.world import KINDS, JaxWorld
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
 from simgrad.results import Rollout

@@ -100,6 +100,14 @@ def numbers(leaf: Any) -> np.ndarray:
     return known_array(leaf)
 
 
+def has_numbers_of(array: np.ndarray, example: np.ndarray) -> bool:
+    """Whether an array ends in the shape of a leaf and has its numbers throughout, NaN where it has NaN."""
+    if array.shape[array.ndim - example.ndim :] != example.shape:
+        return False
+    expected = example.astype(array.dtype)
+    return bool(np.all((array == expected) | ((array != array) & (expected != expected))))
+
+
 def path_name(path: Sequence[Any]) -> str:
     """ "pipeline_state.x.pos", "0.momentum": keys, fields and places, joined by dots."""
     parts = []

@@ -1,0 +1,106 @@
+"""The terms of one client's calls: how long each may take, how often it is tried, and the token it carries."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Union
+
+import grpc
+
+from simgrad import errors
+from simgrad.program_lines import add_line
+from simgrad.repeating import Call, Repeating
+from simgrad.retry import Retry, policy_of
+
+Token = Union[str, Callable[[], str], None]
+
+
+class Terms(NamedTuple):
+    """The terms of one call.
+
+    Attributes:
+      timeout: deadline of all tries together, in seconds.
+      retry: None: nothing is repeated.
+    """
+
+    timeout: float
+    retry: Retry | None
+
+
+class Calls:
+    """Begins the calls of one client, wherever they go.
+
+    Args:
+      target: the server's name in errors.
+      max_message_bytes: largest message received; errors say it.
+      timeout, token, retry: as for Client.
+
+    Attributes:
+      timeout, retry: terms of calls that set none of their own.
+      repeating: what the calls share for their repeats.
+    Threads: safe.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        timeout: float,
+        max_message_bytes: int,
+        token: Token,
+        retry: Retry | bool,
+    ):
+        self.target = target
+        self.timeout = checked_timeout(timeout)
+        self.retry = policy_of(retry)
+        if token is not None and not callable(token):
+            _check_token(token, "token")  # a function's is of the moment
+        self.repeating = Repeating(target, self.error_of, (self.retry or Retry()).extra)
+        self._token = token
+        self.max_message_bytes = max_message_bytes
+
+    def terms(self, timeout: float | None = None, retry: Retry | bool | None = None) -> Terms:
+        """The terms of a call; None: the client's."""
+        return Terms(
+            self.timeout if timeout is None else checked_timeout(timeout),
+            self.retry if retry is None else policy_of(retry),
+        )
+
+    def new(self, message: Any, terms: Terms) -> Call:
+        """A call of its own, whose time begins now; its error names the line that `message` blames."""
+        explain = lambda error: add_line(error, message)
+        return Call(self.repeating, terms.retry, terms.timeout, explain)
+
+    def metadata(self) -> list[tuple[str, str]]:
+        """The token of the moment, as each try sends it.
+
+        Errors: TypeError or ValueError for a token that cannot be sent; those of the caller's function.
+        """
+        if self._token is None:
+            return []
+        token = self._token
+        if callable(token):
+            token = token()
+            _check_token(token, "token, as its function gives it")
+        return [("authorization", f"Bearer {token}")]
+
+    def check_token(self) -> None:
+        """Raises what `metadata` would: for calls whose first try begins after their caller has gone on."""
+        self.metadata()
+
+    def error_of(self, error: grpc.RpcError) -> errors.SimgradError:
+        """The typed error of a failed call, with gRPC's own text."""
+        return errors.from_rpc_error(error, self.max_message_bytes)
+
+
+def checked_timeout(timeout: float) -> float:
+    if not 0 < timeout < float("inf"):
+        raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
+    return timeout
+
+
+def _check_token(token: Any, name: str) -> None:
+    """Errors hold no part of the token, for they end up in logs."""
+    if not isinstance(token, str):
+        raise TypeError(f"{name}: a str, not {type(token).__name__}")
+    if not token.isascii() or not token.isprintable():
+        raise ValueError(f"{name}: must be printable ASCII on one line; is it a whole file?")

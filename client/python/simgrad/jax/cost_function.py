@@ -1,0 +1,71 @@
+"""Costs of a caller: functions beside the step, each lowered by itself."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, Mapping, Sequence
+
+from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.liveness import Live
+from simgrad.jax.lowering import Options
+from simgrad.jax.trace import Lowered, lowered, traced
+from simgrad.jax.trees import GROUPS, Group, called
+
+
+class CostFunction:
+    """A cost, lowered by itself: it reads the state, other inputs and, at the end, observables."""
+
+    def __init__(
+        self, name: str, place: str, function: Callable[..., Any], groups: Sequence[Group]
+    ):
+        self.name = name
+        self.place = place
+        self._groups = groups
+        kinds = {group.kind for group in groups}
+
+        def whole(given: dict[str, Any]) -> Any:
+            return called(function, {kind: given[kind] for kind in GROUPS if kind in kinds})
+
+        self._jaxpr, _ = traced(whole, groups, f"{place} cost of {name!r}")
+        if [tuple(a.shape) for a in self._jaxpr.out_avals] != [()]:
+            raise JaxWorldError(
+                "a cost is one real scalar:",
+                [Problem("", f"{name!r} gives {[a.str_short() for a in self._jaxpr.out_avals]}")],
+            )
+
+    def lowered(self, constants: set[tuple[str, str]], options: Options) -> tuple[Lowered, Live]:
+        made = lowered(self._jaxpr, self._groups, constants, options)
+        made.lowering.problems.raise_if_any(f"the cost {self.name!r} makes no world:")
+        return made, Live(made.outputs)
+
+    def reads(self, constants: set[tuple[str, str]], options: Options) -> set[str]:
+        """Leaves of the state."""
+        _, live = self.lowered(constants, options)
+        return {x.attributes["name"] for x in live.inputs if x.attributes["kind"] == "state"}
+
+
+def cost_functions(objective: Mapping[str, Any], groups: Mapping[str, Group]) -> list[CostFunction]:
+    """Those of the argument `objective`, in its order."""
+    made = []
+    for name, given in objective.items():
+        parts = given if isinstance(given, Mapping) else {"terminal": given}
+        if not parts or set(parts) - {"stage", "terminal"}:
+            raise TypeError(f"objective {name!r}: a function, or stage= and terminal=")
+        for place, function in parts.items():
+            taken = _groups_of_cost(function, place, groups)
+            made.append(CostFunction(name, place, function, taken))
+    return made
+
+
+def _groups_of_cost(
+    function: Callable[..., Any], place: str, groups: Mapping[str, Group]
+) -> list[Group]:
+    """A stage cost takes what the step takes; a terminal one the state, and params where it has an
+    argument more."""
+    if place == "stage":
+        return [groups[kind] for kind in GROUPS if kind in groups]
+    names = list(inspect.signature(function).parameters)
+    others = [kind for kind in ("params", "data") if kind in groups and kind in names]
+    if not others and len(names) == 2 and "params" in groups:
+        others = ["params"]
+    return [groups[kind] for kind in ("state", *others)]

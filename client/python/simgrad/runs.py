@@ -1,0 +1,189 @@
+"""Rollouts and gradients, from their messages to their results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable, Sequence, cast
+
+from simgrad import errors, request, results
+from simgrad.assembly import Ask, Assembly
+from simgrad.calls import Terms
+from simgrad.kept import KeptRun
+from simgrad.path import path_use
+from simgrad.policy import policy_message
+from simgrad.program_lines import site_lines
+from simgrad.program_text import unreadable
+from simgrad.progress import ProgressCallback, observer_of
+from simgrad.repeating import Call
+from simgrad.service import Service
+from simgrad.stream import Start, Stream
+from simgrad.v1 import policy_pb2, simgrad_pb2
+from simgrad.world import World
+
+
+class Runs:
+    """Starts the runs of one client, and gives their results the form that their world and caller want.
+
+    Threads: safe.
+    """
+
+    def __init__(self, service: Service):
+        self._service = service
+        self.calls = service.calls
+        self._declarations: dict[bytes, request.Declared] = {}
+
+    def declared(self, world: World, terms: Terms) -> request.Declared:
+        """The declarations of the inputs of a world, asked once for each configuration."""
+        if world.program is not None:
+            return request.declarations_of(world.program)
+        key = world.to_proto().SerializeToString(deterministic=True)
+        if key not in self._declarations:
+            message = request.description(world, policy_message(None), "")
+            answer = self._service.unary("DescribeProgram", message, terms)
+            self._declarations[key] = request.declarations_of(answer.source)
+        return self._declarations[key]
+
+    def can_keep(self, terms: Terms) -> bool:
+        """Whether the server keeps runs: an older one refuses fields that it does not know."""
+        return self._service.limits(terms).max_kept_bytes > 0
+
+    def stream(
+        self,
+        method: str,
+        world: World,
+        message: Any,
+        terms: Terms,
+        *,
+        on_nonfinite: str = "report",
+        progress: bool | ProgressCallback = False,
+        raw: bool = False,
+        keep: bool = False,
+    ) -> Stream:
+        """The answer to a rollout or a gradient while it arrives.
+
+        Args:
+          keep: whether the result has a KeptRun.
+          others: as for Client.rollout.
+        """
+        if on_nonfinite not in ("report", "raise"):
+            raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
+
+        def finish(result: results.Rollout) -> None:
+            if keep:
+                result.kept = KeptRun(self, world, message.spec, stream.kept)
+            _finish(result, world, on_nonfinite)
+
+        call = self.calls.new(message, terms)
+        declared = lambda: self.declared(world, terms)
+        start = self._service.start(method, message, call, terms, declared)
+        stream = self._read(world, message, call, start, finish, progress, raw)
+        return stream
+
+    def vjp(
+        self,
+        world: World,
+        kept: KeptRun,
+        asked: Sequence[simgrad_pb2.GradientRequest],
+        on_nonfinite: str,
+        terms: Terms,
+    ) -> list[results.Gradient]:
+        """The gradients of a kept run that `asked` asks for; their specs have no tensors."""
+
+        def read(
+            message: simgrad_pb2.GradientRequest, call: Call, start: Start
+        ) -> list[results.Gradient]:
+            finish = lambda result: _finish(result, world, on_nonfinite)
+            stream = self._read(world, message, call, start, finish)
+            return cast("list[results.Gradient]", stream.results)
+
+        declared = lambda: self.declared(world, terms)
+        return self._service.vjp(kept, asked, terms, declared, read)
+
+    def _read(
+        self,
+        world: World,
+        message: Any,
+        call: Call,
+        start: Start,
+        finish: Callable[[results.Rollout], None],
+        progress: bool | ProgressCallback = False,
+        raw: bool = False,
+    ) -> Stream:
+        ask = self._asking(world, message)
+        return Stream(
+            call,
+            start,
+            lambda: Assembly(raw, ask),
+            observer_of(progress),
+            finish,
+            self.calls.repeating.clock,
+        )
+
+    def _asking(self, world: World, message: Any) -> Ask:
+        """Asks for the program of a request, later: keeps what shapes it, and none of its tensors."""
+        policy = policy_pb2.Policy()
+        policy.CopyFrom(message.spec.policy)
+        objective = message.spec.objective
+        adjoint = isinstance(message, simgrad_pb2.GradientRequest)
+        loops = list(message.loops) if adjoint else []
+        use = path_use(message.spec.path)
+        names: dict[str, list[str]] = {"state": [], "trajectory": []}
+        for sent in message.cotangents if adjoint else ():
+            names["state"] += [t.name for t in sent.final_state]
+            names["trajectory"] += [t.name for t in sent.trajectory]
+
+        def ask(wrt: Sequence[simgrad_pb2.InputName]) -> simgrad_pb2.ProgramInfo:
+            if self.calls.repeating.closed:
+                raise unreadable("CLIENT_CLOSED", "and this client is closed")
+            description = request.description(
+                world,
+                policy,
+                objective,
+                adjoint=adjoint,
+                wrt=wrt,
+                cotangents=names,
+                loops=loops,
+                path=use,
+            )
+            try:
+                answer = self._service.unary("DescribeProgram", description, self.calls.terms())
+            except errors.ResourceExhausted as error:
+                error.args = (f'{error}; program="text" brings the text with the answer, in pieces',)
+                raise
+            program: simgrad_pb2.ProgramInfo = answer.program
+            return program
+
+        return ask
+
+
+def _finish(result: results.Rollout, world: World, on_nonfinite: str) -> None:
+    _name_lines(result, world)
+    world.shaped(result)
+    if on_nonfinite == "raise":
+        _raise_if_nonfinite(result)
+
+
+def _name_lines(result: results.Rollout, world: World) -> None:
+    """Tells the sites and halts of a program of one's own which line they are."""
+    if world.program is None:
+        return
+    lines = site_lines(world.program)
+    for name, site in result.sites.items():
+        site.line = lines.get(name, "")
+    for name, event in result.events.items():
+        event.line = lines.get(name, "")
+    said = world.halt_messages
+    result.halted = [
+        replace(h, line=lines.get(h.halt, ""), message=said.get(h.halt, "")) for h in result.halted
+    ]
+
+
+def _raise_if_nonfinite(result: results.Rollout) -> None:
+    bad = int((~result.ok).sum())
+    if bad:
+        first = str(result.certificates[0]) if result.certificates else "no certificate"
+        raise errors.NonFiniteError(
+            f"{bad} of {result.instances} instances became non-finite; {first}",
+            result.certificates,
+            result,
+        )
