@@ -8,7 +8,7 @@
 namespace simgrad::sim::plan {
 namespace {
 
-// What names of functions that carry begin with; those of integers do too, but no integer is looked at.
+// Prefixes of functions that carry. Integer functions share them, but no integer is looked at.
 constexpr std::string_view kCarrying[] = {"add_", "sub_",       "mul_",
                                           "neg_", "round_f32_", "round_f64_"};
 
@@ -27,7 +27,7 @@ class Coverer {
   void Run() { Block(function_.statements); }
 
  private:
-  // What is looked at, or carried there: where a mask holds, or everywhere.
+  // A look that a number is at, or is carried to: where a mask holds, or everywhere.
   struct Cover {
     bool is_set = false;
     Register where = kNoRegister;

@@ -22,7 +22,7 @@ constexpr int64_t kTile = 1024;
 template <typename T>
 using BitsOf = std::conditional_t<std::is_same_v<T, double>, int64_t, int32_t>;
 
-// What a tile adds to the column; integers of one width, so that its loop is one of vectors.
+// A tile's part of the column; integers of one width, so that its loop is one of vectors.
 template <typename Bits>
 struct Tile {
   Bits largest = 0;

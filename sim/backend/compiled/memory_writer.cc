@@ -312,7 +312,7 @@ void MemoryWriter::Store(const Statement& s) {
     return;
   }
   if (IsUniform(s.buffer)) return StoreUniform(s);
-  // What an instance gives is summed only while it runs; what lanes without an instance give is
+  // An instance gives to sums only while it runs; the sums of lanes without an instance are
   // never read.
   const bool is_sum = buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kConnected;
   const bool masked =

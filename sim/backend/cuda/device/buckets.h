@@ -21,7 +21,7 @@ SIMGRAD_HD inline int MarginBucket(double ulps) {
   return bits == 0 ? 0 : beyond_one;
 }
 
-// Of a number of at least zero: diagnostics.h, ExponentBucket.
+// The bucket of a number of at least zero: diagnostics.h, ExponentBucket.
 SIMGRAD_HD inline int ExponentBucket(double magnitude) {
   if (magnitude == 0.0) return 0;
   const int exponent = static_cast<int>(BitsOf(magnitude) >> 52) - 1023;
