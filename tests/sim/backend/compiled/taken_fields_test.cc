@@ -5,6 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <variant>
+
+#include "sim/plan/make_plan.h"
+#include "sim/program/builder.h"
+#include "sim/program/lower.h"
+#include "tests/sim/program/shaped_programs.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -15,6 +21,8 @@ using plan::Carrier;
 using plan::Code;
 using plan::Register;
 using plan::Statement;
+
+constexpr int64_t kArray = 300;
 
 class TakenFieldsTest : public testing::Test {
  protected:
@@ -104,6 +112,36 @@ TEST_F(TakenFieldsTest, AreOfTheFormatOfTheirMemory) {
   EXPECT_TRUE(Of({Load(x_, wide), mask, take}).empty());
   take.format = precision::Format::kF64;
   EXPECT_EQ(Of({Load(x_, wide), mask, take}).size(), 1u);
+}
+
+// Both states of a world of arrays; where none is found, bits are right and the time is lost.
+TEST(TakenFields, AreFoundInAPlanOfArrays) {
+  Builder b("arrays");
+  const Var x = b.State("x", {kArray}), v = b.State("v", {kArray});
+  const Var next = v - x * b.Literal(0.01);
+  b.SetNext({x + next * b.Literal(0.01), next});
+  b.AddObjective("cost", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, states[0] * states[0]);
+  });
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  precision::PolicySpec spec;
+  spec.preset = "f32";
+  const auto policy = std::get<precision::Policy>(precision::Resolve(spec));
+  const auto program = Lower(*world, policy, "cost", shaped::WantedOf(*world, "cost"));
+  ASSERT_TRUE(program.ok()) << program.status();
+  const plan::Plan plan = plan::PlacedPlan(*program, {.looks = true, .ranges = true});
+  const TakenFields taken(plan.reverse);
+  size_t found = 0, left = 0;
+  for (const Statement& s : plan.reverse.statements) {
+    if (s.code != Code::kEach) continue;
+    Statement rest = s;
+    found += taken.Of(s, rest).size();
+    left += static_cast<size_t>(std::count_if(rest.body.begin(), rest.body.end(),
+                                              [](const auto& t) { return t.code == Code::kTake; }));
+  }
+  EXPECT_EQ(found, 2u);
+  EXPECT_EQ(left, 0u);
 }
 
 TEST_F(TakenFieldsTest, AreNoneOfComputedNumbers) {
