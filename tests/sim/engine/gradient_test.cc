@@ -426,6 +426,41 @@ Work SentInF16(double cotangent) {
   return work;
 }
 
+// Chunks are shorter than the way between checkpoints: a replay begins at its own chunk's state.
+TEST(Gradient, ABirthIsReplayedFromTheStartOfItsChunkWhereverCheckpointsLie) {
+  Builder b("squares");
+  const Var x = b.State("x", {});
+  b.SetNext({x * x});
+  b.AddObjective("last", nullptr, [](const Vars& states, const Vars&) { return states[0]; });
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  precision::PolicySpec policy;
+  policy.preset = "f32";
+  sim::AdjointSpec spec;
+  spec.wanted = {true};
+  const auto program = sim::Lower(*world, tests::PolicyOf(policy), "last", spec);
+  ASSERT_TRUE(program.ok()) << program.status();
+  for (const bool cpu : {false, true}) {
+    for (const int64_t interval : {1, 3, 32}) {
+      Work work = tests::WorkOf(*program, 1, 12);
+      tests::Bind(work, InputKind::kState, "x", tests::Shared({2.0}, {}));
+      work.gradient.emplace();
+      work.chunk_steps = 3;
+      work.checkpoint_interval = interval;
+      const std::shared_ptr<sim::Executor> executor =
+          cpu ? sim::MakeCpuExecutor()
+              : std::shared_ptr<sim::Executor>(sim::MakeReferenceExecutor());
+      sim::Observer nobody;
+      const auto result = sim::Engine(executor).Execute(std::move(work), nobody);
+      ASSERT_TRUE(result.ok()) << result.status();
+      ASSERT_EQ(result->certificates.size(), 1u) << interval;
+      // 2^(2^t) before step t.
+      EXPECT_EQ(result->certificates[0].step, 6) << interval;
+      EXPECT_EQ(result->certificates[0].operands, (std::vector<double>{0x1p64, 0x1p64}));
+    }
+  }
+}
+
 TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIsInput) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const bool cpu : {false, true}) {
