@@ -2,12 +2,15 @@
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -54,6 +57,20 @@ sigset_t EndSignals() {
 // The time to end after the work has been cancelled: a second to tell the callers (FinishWork), and
 // one for the log.
 constexpr absl::Duration kLastWords = absl::Seconds(2);
+
+// Lets the allocator keep a few MiB that a request freed for the next request, where by default it
+// returns most of them: 236 pages were made anew, and cleared, for each gradient of one small
+// instance over 1,000 steps, a third of its processor time. Each arena keeps kKeptBytes at most.
+// GLIBC_TUNABLES of the operator go before.
+void KeepFreedMemory() {
+  const char* const tunables = std::getenv("GLIBC_TUNABLES");
+  if (tunables != nullptr && std::strstr(tunables, "glibc.malloc.") != nullptr) return;
+  constexpr int kKeptBytes = 8 << 20;
+  constexpr int kGrowth = 1 << 20;
+  mallopt(M_MMAP_THRESHOLD, kKeptBytes);
+  mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+  mallopt(M_TOP_PAD, kGrowth);
+}
 
 // A server whose work may be cancelled from another thread, as long as it is there.
 class Hurried {
@@ -125,6 +142,7 @@ int Serve(const config::ServerConfig& config,
   const sigset_t signals = EndSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  KeepFreedMemory();
 
 #ifdef NDEBUG
   // Debian builds Abseil with its checks: each lock of gRPC would be looked for in a graph.
