@@ -7,31 +7,33 @@
 // Accuracy: relative error below 2^-51 (measured 2^-51.9), most of it the ulp that rounding to odd
 //   may add. f is exact and f^2/2 nearly so; s (f^2/2 + R) is below f^2/2, so its four roundings and
 //   those of the sums stay below 2^-54 of the result before that.
-//   Rounded once, the result is correct for every f32 (ADR 0030).
+//   Rounded once, the result is correct for every f32, whether multiply-adds are fused or not (ADR
+//   0030, ADR 0080).
 // Errors: none; Log(±0) is -Inf, negative x gives the canonical NaN.
-// Cost: 40 operations, one of them a division, no table, no branch, no fma. Threads: pure; host and
-//   device. Source: the form of fdlibm's e_log.c.
+// Cost: 40 operations, one of them a division, no table, no branch. Threads: pure; host and device. Source: the form of fdlibm's e_log.c.
 #pragma once
 
-#include "precision/double_double.h"
+#include "precision/multiply_add.h"
 
 namespace simgrad::precision::narrow {
 
 // e ln2 + log(1 + f), for 1 + f in [sqrt(1/2), sqrt(2)] and integers |e| <= 1100. An error of f is
 // one of the same size in the result. hi is the result in f64, lo what its rounding left.
 SIMGRAD_FLAT constexpr internal::DoubleDouble LogOfParts(double e, double f) {
+  using internal::MultiplyAdd;
   constexpr double kLn2High = 0x1.62e42fefa38p-1;   // ln2, a multiple of 2^-42
   constexpr double kLn2Low = 0x1.ef35793c7673p-45;  // ln2 - kLn2High
   const double s = f / (2.0 + f);
   const double z = s * s;
   const double w = z * z;
-  const double odd = 0x1.999999997f8a0p-2 + w * (0x1.c71c51c647b98p-3 + w * 0x1.39a02e830eeeep-3);
-  const double even =
-      0x1.5555555555593p-1 +
-      w * (0x1.249249423e955p-2 + w * (0x1.74664d7beec58p-3 + w * 0x1.2f15be6c4599ep-3));
-  const double r = z * (even + z * odd);
+  double odd = MultiplyAdd(w, 0x1.39a02e830eeeep-3, 0x1.c71c51c647b98p-3);
+  odd = MultiplyAdd(w, odd, 0x1.999999997f8a0p-2);
+  double even = MultiplyAdd(w, 0x1.2f15be6c4599ep-3, 0x1.74664d7beec58p-3);
+  even = MultiplyAdd(w, even, 0x1.249249423e955p-2);
+  even = MultiplyAdd(w, even, 0x1.5555555555593p-1);
   const double half_square = 0.5 * f * f;
-  const double tail = half_square - (s * (half_square + r) + e * kLn2Low);
+  const double half_square_r = MultiplyAdd(z, MultiplyAdd(z, odd, even), half_square);
+  const double tail = half_square - MultiplyAdd(s, half_square_r, e * kLn2Low);
   const internal::DoubleDouble head = internal::FastTwoSum(e * kLn2High, f);
   const double log = head.hi - tail;
   return {log, ((head.hi - log) - tail) + head.lo};

@@ -251,7 +251,11 @@ InputList ListOf(const v1::RolloutSpec& spec, v1::InputKind kind) {
 
 absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldSchema>& required,
                            const std::string& field) {
+  constexpr size_t kMostNamed = 8;
   std::map<v1::InputKind, std::unordered_set<std::string_view>> sent;
+  std::vector<std::string> missing;
+  size_t others = 0;
+  std::string first_list;
   for (const FieldSchema& input : required) {
     const InputList list = ListOf(spec, input.kind);
     const auto [names, first] = sent.try_emplace(input.kind);
@@ -259,11 +263,19 @@ absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldS
       for (const v1::NamedTensor& tensor : *list.tensors) names->second.insert(tensor.name());
     }
     if (names->second.count(input.name) > 0) continue;
-    return InvalidField(
-        absl::StrCat(field, ".", list.name),
-        absl::StrCat(KindName(input.kind), " '", input.name, "' has no default and must be sent"));
+    if (missing.empty()) first_list = list.name;
+    if (missing.size() == kMostNamed) {
+      ++others;
+    } else {
+      missing.push_back(absl::StrCat(KindName(input.kind), " '", input.name, "'"));
+    }
   }
-  return absl::OkStatus();
+  if (missing.empty()) return absl::OkStatus();
+  if (others > 0) missing.push_back(absl::StrCat(others, others == 1 ? " other" : " others"));
+  return InvalidField(
+      absl::StrCat(field, ".", first_list),
+      absl::StrCat(absl::StrJoin(missing, ", "), missing.size() == 1 ? " has" : " have",
+                   " no default and must be sent"));
 }
 
 absl::StatusOr<int64_t> CheckInputs(const v1::RolloutSpec& spec, const ProgramSchema& schema,

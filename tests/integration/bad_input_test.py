@@ -363,3 +363,20 @@ def test_a_refusal_that_quotes_a_long_name_still_names_the_field(client, letter)
         with pytest.raises(errors.InvalidArgument, match=" ... ") as refused:
             client.rollout(world, **wrong(**changes))
         assert refused.value.field.startswith(field) and len(str(refused.value)) <= 1400
+
+
+def test_all_that_is_missing_is_told_at_once(client):
+    with pytest.raises(errors.InvalidArgument) as refused:
+        client.rollout(BALL, steps=3, initial={"y": [0.5]})
+    assert refused.value.field == "spec.initial"
+    assert "state 'v', param 'k' have no default and must be sent" in str(refused.value)
+    with pytest.raises(errors.InvalidArgument, match="param 'k' has no default and must be sent"):
+        client.rollout(BALL, **wrong(params={}))
+
+
+def test_of_many_that_are_missing_some_are_named(client):
+    b = sg.ProgramBuilder("many")
+    states = [b.state(f"s{i}", ()) for i in range(12)]
+    b.next(**{f"s{i}": x for i, x in enumerate(states)})
+    with pytest.raises(errors.InvalidArgument, match="state 's7', 4 others have no default"):
+        client.rollout(sg.World(program=b), steps=1, initial={})

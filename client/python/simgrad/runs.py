@@ -11,7 +11,6 @@ from simgrad.calls import Terms
 from simgrad.kept import KeptRun
 from simgrad.path import path_use
 from simgrad.policy import policy_message
-from simgrad.program_lines import site_lines
 from simgrad.program_text import unreadable
 from simgrad.progress import ProgressCallback, observer_of
 from simgrad.repeating import Call
@@ -167,7 +166,7 @@ def _name_lines(result: results.Rollout, world: World) -> None:
     """Tells the sites and halts of a program of one's own which line they are."""
     if world.program is None:
         return
-    lines = site_lines(world.program)
+    lines = world.site_lines
     for name, site in result.sites.items():
         site.line = lines.get(name, "")
     for name, event in result.events.items():

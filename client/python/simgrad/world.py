@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 import os
 import pathlib
@@ -11,6 +12,7 @@ import numpy as np
 from google.protobuf import text_format
 
 from simgrad import arrays
+from simgrad.program_lines import site_lines
 from simgrad.v1 import program_pb2, simgrad_pb2
 
 if TYPE_CHECKING:
@@ -79,6 +81,11 @@ class World:
     def program(self) -> program_pb2.Program | None:
         """The inline program, or None for a built-in world."""
         return self._message.program if self._message.WhichOneof("source") == "program" else None
+
+    @functools.cached_property
+    def site_lines(self) -> Mapping[str, str]:
+        """The line of the caller's file of each site of an inline program, by the site's name."""
+        return {} if self.program is None else site_lines(self.program)
 
     def to_proto(self) -> simgrad_pb2.World:
         return self._message

@@ -191,7 +191,7 @@ class Compiled : public CompiledExecutor {
   }
 
   NearZeroUse WhenNearZero() const {
-    if (options_.isa == Isa::kSse2) return NearZeroUse::kNever;  // it has no fused product
+    if (!FusesMultiplyAdd(options_.isa)) return NearZeroUse::kNever;
     if (options_.near_zero) return NearZeroUse::kAlways;
     return SubnormalsAreSlow() ? NearZeroUse::kWhenMet : NearZeroUse::kNever;
   }

@@ -8,6 +8,7 @@
 #include "precision/selection.h"
 #include "sim/backend/check_batch.h"
 #include "sim/backend/compiled/exact_margins.h"
+#include "sim/backend/compiled/state_sample.h"
 #include "sim/backend/empty_chunk.h"
 #include "sim/backend/step_columns.h"
 #include "sim/backend/value_tensors.h"
@@ -443,10 +444,12 @@ void CompiledRun::Sample(Worker& worker, int64_t group, int64_t t) const {
     const plan::Field& field = plan_.fields[k];
     const std::byte* const from =
         groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(k);
-    for (int64_t e = 0; e < field.count; ++e) {
-      for (int64_t lane = 0; lane < live; ++lane) {
-        range.Note(ReadReal(from, field.carrier, e * lanes() + lane), smallest_normal);
-      }
+    // Lanes without an instance are between the others.
+    const int64_t rows = live == lanes() ? 1 : field.count;
+    const int64_t each = live == lanes() ? field.count * lanes() : live;
+    for (int64_t row = 0; row < rows; ++row) {
+      const std::byte* const begin = from + row * lanes() * BytesOf(field.carrier);
+      NoteStates(begin, field.carrier, each, smallest_normal, range);
     }
   }
 }

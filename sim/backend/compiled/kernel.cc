@@ -74,7 +74,8 @@ absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, Wr
   writer.shape = ShapeOf(options);
   writer.evades_subnormals = part == Part::kNearZero;
   llvm::LLVMContext context;
-  const std::unique_ptr<llvm::Module> module = ReadScalarModule(context);
+  const std::unique_ptr<llvm::Module> module =
+      ReadScalarModule(context, FusesMultiplyAdd(options.isa));
   KernelObject object;
   try {
     for (const Entry& entry : EntriesOf(part)) {

@@ -232,6 +232,8 @@ std::string_view IsaName(Isa isa) {
   return "avx512";
 }
 
+bool FusesMultiplyAdd(Isa isa) { return isa != Isa::kSse2; }
+
 int FloatLanes(Isa isa) { return isa == Isa::kSse2 ? 4 : isa == Isa::kAvx2 ? 8 : 16; }
 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,

@@ -32,6 +32,8 @@ Isa BestIsa();
 Isa BestIsaOf(const std::set<std::string>& features);
 std::string_view IsaName(Isa isa);
 int FloatLanes(Isa isa);
+// Whether a multiply-add with one rounding is one instruction.
+bool FusesMultiplyAdd(Isa isa);
 
 // kQuick: soon there; kBest: soon done.
 enum class Effort : uint8_t { kQuick, kBest };

@@ -1,4 +1,9 @@
 // The scalar functions of plans as bitcode, kept in the binary (scalar_module.h).
+
+// Becomes one instruction or two when a body is read, by the processor that it is read for.
+extern "C" [[gnu::const]] double simgrad_multiply_add(double a, double b, double c) noexcept;
+#define SIMGRAD_MULTIPLY_ADD simgrad_multiply_add
+
 #include "sim/backend/compiled/product_near_zero.h"
 #include "sim/backend/scalars.h"
 

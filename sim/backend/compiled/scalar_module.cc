@@ -4,6 +4,7 @@
 #include <llvm/IR/IRBuilder.h>
 #include <llvm/IR/InstIterator.h>
 #include <llvm/IR/Instructions.h>
+#include <llvm/IR/Intrinsics.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/MemoryBuffer.h>
 
@@ -30,6 +31,25 @@ llvm::StringRef Bitcode() {
 
 // Functions that return what they are given, unseen by the optimiser (product_near_zero.h).
 constexpr llvm::StringRef kKept = "simgrad_kept_";
+// precision::internal::MultiplyAdd, and the flag of a module that says what it becomes.
+constexpr llvm::StringRef kMultiplyAdd = "simgrad_multiply_add";
+constexpr llvm::StringRef kFuses = "simgrad_fuses";
+
+// Writes what a call of a function without a body stands for; null where it is none of ours.
+llvm::Value* Meant(llvm::CallInst& call, llvm::StringRef called) {
+  llvm::IRBuilder<> builder(&call);
+  if (called.starts_with(kKept)) {
+    return builder.CreateArithmeticFence(call.getArgOperand(0), call.getType());
+  }
+  if (called != kMultiplyAdd) return nullptr;
+  llvm::Value* const first = call.getArgOperand(0);
+  llvm::Value* const second = call.getArgOperand(1);
+  llvm::Value* const third = call.getArgOperand(2);
+  if (call.getModule()->getModuleFlag(kFuses) == nullptr) {
+    return builder.CreateFAdd(builder.CreateFMul(first, second), third);
+  }
+  return builder.CreateIntrinsic(llvm::Intrinsic::fma, {call.getType()}, {first, second, third});
+}
 
 }  // namespace
 
@@ -40,23 +60,22 @@ void ReadBody(llvm::Function& function) {
     auto* const call = llvm::dyn_cast<llvm::CallInst>(&i);
     llvm::Function* const called = call == nullptr ? nullptr : call->getCalledFunction();
     if (called == nullptr) continue;
-    if (called->getName().starts_with(kKept)) {
-      llvm::IRBuilder<> builder(call);
-      call->replaceAllUsesWith(
-          builder.CreateArithmeticFence(call->getArgOperand(0), call->getType()));
+    if (llvm::Value* const meant = Meant(*call, called->getName())) {
+      call->replaceAllUsesWith(meant);
       call->eraseFromParent();
-      continue;
+    } else {
+      ReadBody(*called);
     }
-    ReadBody(*called);
   }
 }
 
 std::string_view ScalarBitcode() { return {Bitcode().data(), Bitcode().size()}; }
 
-std::unique_ptr<llvm::Module> ReadScalarModule(llvm::LLVMContext& context) {
+std::unique_ptr<llvm::Module> ReadScalarModule(llvm::LLVMContext& context, bool fuses) {
   auto module = llvm::getLazyBitcodeModule(llvm::MemoryBufferRef(Bitcode(), "scalars"), context,
                                            /*ShouldLazyLoadMetadata=*/true);
   if (!module) llvm::report_fatal_error(module.takeError());
+  if (fuses) (*module)->addModuleFlag(llvm::Module::Override, kFuses, 1);
   for (const char* used : {"llvm.used", "llvm.compiler.used"}) {
     if (auto* list = (*module)->getGlobalVariable(used, true)) list->eraseFromParent();
   }

@@ -21,8 +21,9 @@ struct UnknownScalar : std::runtime_error {
 
 std::string_view ScalarBitcode();
 
-// All of its functions are internal, so that what nothing calls disappears.
-std::unique_ptr<llvm::Module> ReadScalarModule(llvm::LLVMContext& context);
+// All of its functions are internal, so that what nothing calls disappears. `fuses`: the processor
+// has a fused multiply-add, which precision::internal::MultiplyAdd becomes.
+std::unique_ptr<llvm::Module> ReadScalarModule(llvm::LLVMContext& context, bool fuses);
 // A function of that module with its body and those of what it calls.
 llvm::Function& ScalarFunction(llvm::Module& module, const std::string& name);
 // Reads the body of a function of the module, where it has not been read yet.

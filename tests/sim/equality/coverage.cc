@@ -229,6 +229,24 @@ std::string Coverage::Table() const {
   return text;
 }
 
+int Coverage::RowsGainedFrom(const Coverage& other) const {
+  const std::vector<Line> mine = Lines();
+  const std::vector<Line> theirs = other.Lines();
+  int gained = 0;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    gained += mine[i].count == 0 && theirs[i].count > 0 ? 1 : 0;
+  }
+  return gained;
+}
+
+std::vector<std::string> Coverage::Unmet() const {
+  std::vector<std::string> unmet;
+  for (const Line& line : Lines()) {
+    if (line.count == 0) unmet.push_back(line.name);
+  }
+  return unmet;
+}
+
 std::vector<std::string> Coverage::Missing() const {
   std::vector<std::string> missing;
   for (const Line& line : Lines()) {

@@ -53,6 +53,10 @@ struct Coverage {
   std::string Table() const;
   // Every row that is met fewer times than a thousand cases should; scaled to `cases`.
   std::vector<std::string> Missing() const;
+  // How many rows `other` met and this one did not.
+  int RowsGainedFrom(const Coverage& other) const;
+  // Every row that nothing met.
+  std::vector<std::string> Unmet() const;
 
  private:
   struct Line {

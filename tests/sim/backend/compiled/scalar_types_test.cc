@@ -60,7 +60,7 @@ std::set<std::string> Forbidden(llvm::Module& module) {
 
 TEST(ScalarTypes, AreNeitherNarrowNorFastInTheBitcode) {
   llvm::LLVMContext context;
-  const auto module = ReadScalarModule(context);
+  const auto module = ReadScalarModule(context, /*fuses=*/true);
   size_t bodies = 0;
   for (llvm::Function& function : *module) {
     ReadBody(function);
@@ -81,7 +81,7 @@ TEST(ScalarTypes, AreNeitherNarrowNorFastInTheCodeOfAGradient) {
     const plan::Plan plan =
         plan::PlacedPlan(*lowered, {.decides = true, .looks = true, .ranges = true});
     llvm::LLVMContext context;
-    const auto module = ReadScalarModule(context);
+    const auto module = ReadScalarModule(context, /*fuses=*/true);
     WriterOptions writer = {.shape = ShapeOf({}), .looks = true, .decides = true, .ranges = true};
     writer.inputs.resize(lowered->program.inputs.size());
     WriteFunction(*module, plan, plan.step, StepOrder::kAscending, writer, "step");
