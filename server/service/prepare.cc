@@ -131,7 +131,8 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   const Clock::time_point start = Clock::now();
   sim::WorkMeter meter(control.compile.stop);
   absl::Status status = validation::CheckSpec(spec, options.limits, "spec", meter);
-  if (status.ok() && gradient != nullptr) status = validation::CheckGradientMessage(*gradient);
+  if (status.ok() && gradient != nullptr)
+    status = validation::CheckGradientMessage(*gradient, meter);
   if (status.ok()) status = validation::CheckWeights(weights);
   if (!status.ok()) return status;
 
@@ -245,7 +246,7 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
       gradient.mutable_cotangents(0)->Swap(request.mutable_cotangents(i));
       status = validation::CheckNotEmpty(gradient.cotangents(0));
     }
-    if (status.ok()) status = validation::CheckGradientMessage(gradient);
+    if (status.ok()) status = validation::CheckGradientMessage(gradient, meter);
     if (status.ok()) {
       status = validation::CheckGradient(gradient, (*world)->schema, batch.instances);
     }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -140,9 +141,11 @@ absl::Status CheckPolicy(const v1::Policy& policy, const std::string& field) {
 }
 
 absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors,
-                          const std::string& field) {
-  std::set<std::string> seen;
+                          const std::string& field, sim::WorkMeter& meter) {
+  constexpr int64_t kTensorWork = 128;  // in element-operations
+  std::set<std::string_view> seen;
   for (int i = 0; i < tensors.size(); ++i) {
+    meter.Add(kTensorWork);
     const std::string path = absl::StrCat(field, "[", i, "]");
     if (!seen.insert(tensors[i].name()).second) {
       return InvalidField(path + ".name",
@@ -178,10 +181,10 @@ absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
            CheckNotNegative(spec.chunk_steps(), field + ".chunk_steps"),
            CheckNotNegative(spec.checkpoint_interval(), field + ".checkpoint_interval"),
            CheckIds(spec, limits, field, meter),
-           CheckTensors(spec.initial(), field + ".initial"),
-           CheckTensors(spec.params(), field + ".params"),
-           CheckTensors(spec.controls(), field + ".controls"),
-           CheckTensors(spec.data(), field + ".data"),
+           CheckTensors(spec.initial(), field + ".initial", meter),
+           CheckTensors(spec.params(), field + ".params", meter),
+           CheckTensors(spec.controls(), field + ".controls", meter),
+           CheckTensors(spec.data(), field + ".data", meter),
            CheckPath(spec.path(), field + ".path"),
        }) {
     if (!status.ok()) return status;

@@ -26,8 +26,8 @@ absl::Status CheckWorld(const v1::World& world, const std::string& field);
 
 absl::Status CheckPolicy(const v1::Policy& policy, const std::string& field);
 
-// Every tensor of a list by itself, and that no name stands twice.
+// Every tensor of a list by itself, and that no name stands twice. Throws sim::StopRequested.
 absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors,
-                          const std::string& field);
+                          const std::string& field, sim::WorkMeter& meter);
 
 }  // namespace simgrad::server::validation

@@ -184,6 +184,28 @@ TEST_P(PreparationLooks, EndItWhereverOneSaysSo) {
   }
 }
 
+// Names are looked up in the world once all tensors are right by themselves.
+TEST(PreparationOfManyTensors, LooksAtEachOfThem) {
+  constexpr int kTensors = 1 << 16;
+  conversion::ProgramCache cache({}, [](conversion::ProgramCache::Lookup) {});
+  v1::GradientRequest request = Base();
+  auto* const sent = request.mutable_cotangents(0)->mutable_final_state();
+  for (int i = 0; i < kTensors; ++i) AddTensor(sent, "n" + std::to_string(i), {}, {0});
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = Base().spec();
+  *rollout.mutable_spec()->mutable_params() = *sent;
+  int64_t looks = 0;
+  PrepareControl control;
+  control.compile.stop = [&] { return ++looks < 0; };
+  EXPECT_EQ(Prepare(request, cache, {}, control).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_GE(looks, kTensors / 2048);
+  looks = 0;
+  EXPECT_EQ(Prepare(rollout, cache, {}, control).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_GE(looks, kTensors / 2048);
+}
+
 INSTANTIATE_TEST_SUITE_P(Requests, PreparationLooks, ::testing::ValuesIn(Cases()),
                          [](const auto& param) { return param.param.name; });
 
