@@ -250,14 +250,16 @@ absl::Status Execution::Reverse() {
   const bool sums = !BlockSums::WantedOf(numerical_).empty();
   const bool only_finite = work_.gradient->reduction == InstanceReduction::kFiniteOnly;
   const std::shared_ptr<const void> end = sums && only_finite ? run_.SaveState() : nullptr;
-  InstanceWeights over = sums ? Weights(true) : InstanceWeights{};
+  InstanceWeights over;
+  const auto weigh = [&] { return UntilStopped([&] { over = Weights(true); }); };
+  if (absl::Status weighed = sums ? weigh() : absl::OkStatus(); !weighed.ok()) return weighed;
   if (absl::Status status = ReverseOver(over, false); !status.ok()) return status;
   if (end == nullptr) return absl::OkStatus();
   // The reversal tells which instances are not finite, and what these gave to weights is in sums
   // already: where there are any, it runs again over the others.
   TakeAdjointHealth();
   const size_t before = over.rows.size();
-  over = Weights(true);
+  if (absl::Status weighed = weigh(); !weighed.ok()) return weighed;
   if (over.rows.size() == before) return absl::OkStatus();
   run_.RestoreState(end);
   return ReverseOver(over, true);
@@ -323,7 +325,7 @@ InstanceWeights Execution::Weights(bool of_gradients) {
         of_gradients && !result_.halts.empty() && result_.halts[row] && result_.halts[row]->error;
     leave_out[row] = is_out || failed;
   }
-  return WeightsOf(batch_.instance_ids, work_.weights, leave_out);
+  return WeightsOf(batch_.instance_ids, work_.weights, leave_out, meter_);
 }
 
 InputGradient Execution::GradientOf(int32_t input, const InstanceWeights& weights) {

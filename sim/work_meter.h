@@ -93,6 +93,16 @@ inline void CopyInPieces(WorkMeter& meter, std::byte* to, const std::byte* from,
            });
 }
 
+// std::sort; a range that was left in the middle is in no order.
+template <class Iterator, class Less>
+void SortInPieces(WorkMeter& meter, Iterator first, Iterator last, const Less& less) {
+  constexpr int64_t kComparison = 2;  // with the moves that it causes
+  std::sort(first, last, [&](const auto& a, const auto& b) {
+    meter.Add(kComparison);
+    return less(a, b);
+  });
+}
+
 // resize(n) of an empty vector: its memory is taken at once, and touched in pieces.
 template <class Vector>
 void ResizeInPieces(WorkMeter& meter, Vector& vector, size_t n) {

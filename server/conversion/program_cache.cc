@@ -128,12 +128,15 @@ ProgramCache::Use ProgramCache::programs() const {
 
 absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(
     const v1::World& world, const std::string& field, const CompileControl& control) {
-  const std::string key = sim::Fingerprint(BytesOf(world));
+  Compilation compilation(control);
+  std::string key;
+  const absl::Status ended =
+      sim::WithinBudget([&] { key = sim::Fingerprint(BytesOf(world), compilation.budget()); });
+  if (!ended.ok()) return compilation.StatusOf(ended, "");
   {
     std::lock_guard lock(mutex_);
     if (auto found = worlds_.Find(key)) return found;
   }
-  Compilation compilation(control);
   auto program = WorldFromProto(world, field, compilation);
   if (!program.ok()) {
     on_lookup_(Lookup::kFailed);

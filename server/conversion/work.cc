@@ -56,29 +56,42 @@ sim::Tensor TensorFromProto(const v1::Tensor& message) {
   return tensor;
 }
 
+int64_t CountOf(const v1::Tensor& message) {
+  return static_cast<int64_t>(message.inline_().size()) /
+         static_cast<int64_t>(sim::DTypeSize(*FromProto(message.dtype())));
+}
+
 // Integers and bools travel in any of their dtypes and run in the declared one.
-sim::Tensor InDeclaredType(sim::Tensor sent, sim::ElementType element) {
+sim::Tensor InDeclaredType(sim::Tensor sent, sim::ElementType element, sim::WorkMeter& meter) {
   if (element == sim::ElementType::kReal) return sent;
   const sim::DType dtype = sim::DTypeOfValue({.type = {element, {}}});
   if (dtype == sent.dtype) return sent;
   sim::Tensor tensor = sim::Tensor::Zeros(dtype, sent.shape);
-  for (int64_t i = 0; i < sent.count(); ++i) tensor.SetInt(i, sent.GetInt(i));
+  for (int64_t i = 0, count = sent.count(); i < count; ++i) {
+    meter.Add(sim::kConversionWork);
+    tensor.SetInt(i, sent.GetInt(i));
+  }
   return tensor;
 }
 
-sim::Binding BindingFromProto(const v1::NamedTensor& message, const sim::Type& type) {
+sim::Binding BindingFromProto(const v1::NamedTensor& message, const sim::Type& type,
+                              sim::WorkMeter& meter) {
   const size_t shared_rank = type.shape.size() + (message.per_step() ? 1 : 0);
   sim::Binding binding;
-  binding.tensor = InDeclaredType(TensorFromProto(message.tensor()), type.element);
+  binding.tensor = InDeclaredType(TensorFromProto(message.tensor()), type.element, meter);
   binding.per_instance = binding.tensor.shape.size() == shared_rank + 1;
   binding.per_step = message.per_step();
   return binding;
 }
 
-std::vector<double> Numbers(const v1::Tensor& message) {
+std::vector<double> Numbers(const v1::Tensor& message, sim::WorkMeter& meter) {
   const sim::Tensor tensor = TensorFromProto(message);
-  std::vector<double> numbers(static_cast<size_t>(tensor.count()));
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = tensor.Get(static_cast<int64_t>(i));
+  std::vector<double> numbers;
+  numbers.reserve(static_cast<size_t>(tensor.count()));
+  for (int64_t i = 0, count = tensor.count(); i < count; ++i) {
+    meter.Add(sim::kConversionWork);
+    numbers.push_back(tensor.Get(i));
+  }
   return numbers;
 }
 
@@ -185,7 +198,7 @@ sim::AdjointSpec AdjointSpecFromProto(const v1::GradientRequest& request,
 
 sim::Work WorkFromProto(const v1::RolloutSpec& spec,
                         std::shared_ptr<const sim::NumericalProgram> program, int64_t instances,
-                        const WorkSettings& settings) {
+                        const WorkSettings& settings, sim::WorkMeter& meter) {
   sim::Work work;
   const sim::Program& world = program->program;
   work.batch.instances = instances;
@@ -209,8 +222,8 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
       continue;
     }
     const v1::NamedTensor* sent = tensors.Find(input.kind, input.name);
-    work.batch.inputs.push_back(sent == nullptr ? sim::Binding{}
-                                                : BindingFromProto(*sent, world[input.value].type));
+    work.batch.inputs.push_back(
+        sent == nullptr ? sim::Binding{} : BindingFromProto(*sent, world[input.value].type, meter));
   }
   work.options.recording = RecordingOf(spec.diagnostics().level());
   if (spec.diagnostics().stride() > 0) work.options.stride = spec.diagnostics().stride();
@@ -241,8 +254,8 @@ sim::GradientWork GradientWorkFromProto(const v1::GradientRequest& request) {
   return gradient;
 }
 
-sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request,
-                                    const sim::Program& program) {
+sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request, const sim::Program& program,
+                                    sim::WorkMeter& meter) {
   sim::Cotangents cotangents;
   cotangents.final_state.resize(program.InputsOf(sim::InputKind::kState).size());
   cotangents.trajectory_state.resize(cotangents.final_state.size());
@@ -250,22 +263,33 @@ sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request,
   if (request.cotangents_size() == 0) return cotangents;
   const FieldIndex index(program);
   for (const v1::NamedTensor& sent : request.cotangents(0).final_state()) {
-    cotangents.final_state[index.State(sent.name())] = Numbers(sent.tensor());
+    cotangents.final_state[index.State(sent.name())] = Numbers(sent.tensor(), meter);
   }
   for (const v1::NamedTensor& sent : request.cotangents(0).trajectory()) {
     const int32_t state = index.State(sent.name());
     if (state >= 0) {
-      cotangents.trajectory_state[state] = Numbers(sent.tensor());
+      cotangents.trajectory_state[state] = Numbers(sent.tensor(), meter);
     } else {
-      cotangents.trajectory_export[index.Export(sent.name())] = Numbers(sent.tensor());
+      cotangents.trajectory_export[index.Export(sent.name())] = Numbers(sent.tensor(), meter);
     }
   }
   return cotangents;
 }
 
-void AddGradient(const v1::GradientRequest& request, sim::Work& work) {
+int64_t BytesBeyondSent(const v1::Cotangent& cotangent) {
+  int64_t bytes = 0;
+  for (const Tensors* tensors : {&cotangent.final_state(), &cotangent.trajectory()}) {
+    for (const v1::NamedTensor& sent : *tensors) {
+      bytes += static_cast<int64_t>(sizeof(double)) * CountOf(sent.tensor()) -
+               static_cast<int64_t>(sent.tensor().inline_().size());
+    }
+  }
+  return bytes;
+}
+
+void AddGradient(const v1::GradientRequest& request, sim::Work& work, sim::WorkMeter& meter) {
   work.gradient = GradientWorkFromProto(request);
-  work.batch.cotangents = CotangentsFromProto(request, work.batch.program->program);
+  work.batch.cotangents = CotangentsFromProto(request, work.batch.program->program, meter);
 }
 
 std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
@@ -304,13 +328,14 @@ sim::Work WithoutTensors(const sim::Work& work) {
   return facts;
 }
 
-NonFiniteInputs CountNonFinite(const sim::Batch& batch) {
+NonFiniteInputs CountNonFinite(const sim::Batch& batch, sim::WorkMeter& meter) {
   NonFiniteInputs counts;
   for (size_t i = 0; i < batch.inputs.size(); ++i) {
     const sim::Tensor& tensor = batch.inputs[i].tensor;
     if (tensor.bytes.empty() || tensor.dtype > sim::DType::kE5m2) continue;
     const bool state = batch.program->program.inputs[i].kind == sim::InputKind::kState;
     for (int64_t k = 0, count = tensor.count(); k < count; ++k) {
+      meter.Add(sim::kConversionWork);
       const double value = tensor.Get(k);
       if (std::isnan(value)) ++(state ? counts.state_nan : counts.other_nan);
       if (std::isinf(value)) ++(state ? counts.state_inf : counts.other_inf);

@@ -1,6 +1,7 @@
 // A checked request as work for the engine.
 //
-// Expects that the checks of server/validation have passed. Cost: one copy of the tensors.
+// Expects that the checks of server/validation have passed. What takes a meter throws
+// sim::StopRequested. Cost: one copy of the tensors.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +27,16 @@ sim::AdjointSpec AdjointSpecFromProto(const v1::GradientRequest& request,
 
 sim::Work WorkFromProto(const v1::RolloutSpec& spec,
                         std::shared_ptr<const sim::NumericalProgram> program, int64_t instances,
-                        const WorkSettings& settings);
+                        const WorkSettings& settings, sim::WorkMeter& meter);
 
 sim::GradientWork GradientWorkFromProto(const v1::GradientRequest& request);
 // Converts the request's one cotangent; `program` is the one that runs.
-sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request,
-                                    const sim::Program& program);
+sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request, const sim::Program& program,
+                                    sim::WorkMeter& meter);
+// The bytes that its numbers take beyond those of their own formats.
+int64_t BytesBeyondSent(const v1::Cotangent& cotangent);
 // Adds both.
-void AddGradient(const v1::GradientRequest& request, sim::Work& work);
+void AddGradient(const v1::GradientRequest& request, sim::Work& work, sim::WorkMeter& meter);
 
 // Names of what is recorded, in the order of the request, the path at the end: index into states or
 // exports.
@@ -55,6 +58,6 @@ struct NonFiniteInputs {
   int64_t state_nan = 0, state_inf = 0;  // initial states
   int64_t other_nan = 0, other_inf = 0;
 };
-NonFiniteInputs CountNonFinite(const sim::Batch& batch);
+NonFiniteInputs CountNonFinite(const sim::Batch& batch, sim::WorkMeter& meter);
 
 }  // namespace simgrad::server::conversion

@@ -29,6 +29,8 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// The work of checking one cotangent, whatever it has, in element-operations.
+constexpr int64_t kCotangentWork = 4096;
 // Passes may write numbers for each element: positions along an axis, permutations.
 constexpr int64_t kQuickElements = int64_t{1} << 14;
 // The largest number in the configuration of a built-in world that is quick to prepare.
@@ -104,14 +106,33 @@ absl::Status CheckPathOf(const v1::RolloutSpec& spec, const sim::NumericalProgra
       spec.path(), {layout.structure, instances, spec.steps(), layout.bytes}, limits, "spec.path");
 }
 
-// `gradient` null: a rollout; `keep` null: one that is not kept.
+// Takes memory for numbers that a request sends in smaller formats.
+absl::Status TakeMemoryOf(const v1::Cotangent& cotangent, const PrepareControl& control) {
+  const int64_t bytes = conversion::BytesBeyondSent(cotangent);
+  if (bytes == 0 || !control.take_numbers || control.take_numbers(bytes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("there is no memory for the ", bytes,
+                   " bytes that its cotangents take as f64 now; try later, or ask for less"));
+}
+
+template <class Make>
+absl::StatusOr<PreparedWork> UnlessStopped(const Make& make) {
+  absl::StatusOr<PreparedWork> made = absl::InternalError("nothing was made");
+  const absl::Status ended = sim::UntilStopped([&] { made = make(); });
+  if (!ended.ok()) return ended;
+  return made;
+}
+
+// `gradient` null: a rollout; `keep` null: one that is not kept. Throws sim::StopRequested.
 absl::StatusOr<PreparedWork> PrepareSpec(
     const v1::RolloutSpec& spec, const validation::Weights& weights,
     const v1::GradientRequest* gradient, const v1::KeepOptions* keep,
     conversion::ProgramCache& cache, const PrepareOptions& options, const PrepareControl& control) {
   const Clock::time_point start = Clock::now();
-  absl::Status status = validation::CheckSpec(spec, options.limits, "spec");
-  if (status.ok() && gradient != nullptr) status = validation::CheckGradientMessage(*gradient);
+  sim::WorkMeter meter(control.compile.stop);
+  absl::Status status = validation::CheckSpec(spec, options.limits, "spec", meter);
+  if (status.ok() && gradient != nullptr)
+    status = validation::CheckGradientMessage(*gradient, meter);
   if (status.ok()) status = validation::CheckWeights(weights);
   if (!status.ok()) return status;
 
@@ -120,7 +141,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   if (!world.ok()) return world.status();
   double compile_seconds = SecondsSince(compile_start);
 
-  auto instances = validation::CheckInputs(spec, (*world)->schema, options.limits, "spec");
+  auto instances = validation::CheckInputs(spec, (*world)->schema, options.limits, "spec", meter);
   if (!instances.ok()) return instances.status();
   status = validation::CheckWeightCount(weights, *instances);
   if (!status.ok()) return status;
@@ -160,9 +181,15 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   prepared.program = *program;
   conversion::WorkSettings settings = options.work;
   settings.threads = ThreadsFor(*instances, options.work.threads);
-  prepared.work = conversion::WorkFromProto(spec, (*runs)->program, *instances, settings);
+  prepared.work = conversion::WorkFromProto(spec, (*runs)->program, *instances, settings, meter);
   prepared.work.weights.assign(weights.begin(), weights.end());
-  if (gradient != nullptr) conversion::AddGradient(*gradient, prepared.work);
+  if (gradient != nullptr) {
+    for (const v1::Cotangent& cotangent : gradient->cotangents()) {
+      status = TakeMemoryOf(cotangent, control);
+      if (!status.ok()) return status;
+    }
+    conversion::AddGradient(*gradient, prepared.work, meter);
+  }
   if (keep != nullptr) {
     prepared.work.keep = true;
     prepared.keep_spec = std::make_shared<const v1::RolloutSpec>(conversion::WithoutContents(spec));
@@ -170,7 +197,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   status = sim::InField("spec", sim::CheckSteps(prepared.work.batch));
   if (!status.ok()) return status;
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
-  prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch);
+  prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch, meter);
   prepared.program_detail = spec.program();
   if (spec.policy().loss_scale().has_dynamic()) {
     prepared.loss_scaler = spec.policy().loss_scale().dynamic();
@@ -191,48 +218,14 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   return prepared;
 }
 
-}  // namespace
-
-Preparation PreparationOf(const v1::World& world) {
-  if (world.source_case() != v1::World::kProgram) {
-    return HasFewElements(world) ? Preparation::kQuick : Preparation::kCostly;
-  }
-  const v1::Program& program = world.program();
-  ProgramSize size = {static_cast<int64_t>(program.exports_size()) + program.objectives_size(), 0};
-  bool quick =
-      HasFewElements(program) && Count(program.initial(), size) && Count(program.step(), size);
-  for (const v1::Objective& objective : program.objectives()) {
-    quick = quick && Count(objective.stage(), size) && Count(objective.terminal(), size);
-  }
-  return quick ? Preparation::kQuick : Preparation::kCostly;
-}
-
-int ThreadsFor(int64_t instances, int most) {
-  // Below this a thread costs more to start than it saves.
-  constexpr int64_t kInstancesPerThread = 256;
-  const int64_t worth = (instances + kInstancesPerThread - 1) / kInstancesPerThread;
-  return static_cast<int>(std::clamp<int64_t>(worth, 1, std::max(1, most)));
-}
-
-absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
-                                     conversion::ProgramCache& cache, const PrepareOptions& options,
-                                     const PrepareControl& control) {
-  if (absl::Status status = validation::CheckRolloutMessage(request); !status.ok()) return status;
-  return PrepareSpec(request.spec(), request.weights(), nullptr,
-                     request.has_keep() ? &request.keep() : nullptr, cache, options, control);
-}
-
-absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
-                                     conversion::ProgramCache& cache, const PrepareOptions& options,
-                                     const PrepareControl& control) {
-  return PrepareSpec(request.spec(), request.weights(), &request, nullptr, cache, options, control);
-}
-
-absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::Kept& kept,
-                                     conversion::ProgramCache& cache, const PrepareOptions& options,
-                                     const PrepareControl& control) {
+// Takes the cotangents from the request. Throws sim::StopRequested.
+absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns::Kept& kept,
+                                        conversion::ProgramCache& cache,
+                                        const PrepareOptions& options,
+                                        const PrepareControl& control) {
   const Clock::time_point start = Clock::now();
   const sim::Batch& batch = kept.run->batch;
+  sim::WorkMeter meter(control.compile.stop);
   auto world = cache.World(kept.spec->world(), "handle", control.compile);
   if (!world.ok()) return world.status();
   absl::Status status = validation::CheckWeights(request.weights());
@@ -248,18 +241,18 @@ absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::K
   PreparedWork prepared;
   std::optional<sim::AdjointSpec> adjoint;
   for (int i = 0; i < std::max(request.cotangents_size(), 1); ++i) {
-    if (control.compile.stop && control.compile.stop()) {
-      return absl::CancelledError("the call ended while its cotangents were read");
-    }
+    meter.Add(kCotangentWork);
     if (request.cotangents_size() > 0) {
       gradient.mutable_cotangents(0)->Swap(request.mutable_cotangents(i));
       status = validation::CheckNotEmpty(gradient.cotangents(0));
     }
-    if (status.ok()) status = validation::CheckGradientMessage(gradient);
+    if (status.ok()) status = validation::CheckGradientMessage(gradient, meter);
     if (status.ok()) {
       status = validation::CheckGradient(gradient, (*world)->schema, batch.instances);
     }
     if (!status.ok()) return validation::OfCotangent(i, status);
+    if (request.cotangents_size() > 0) status = TakeMemoryOf(gradient.cotangents(0), control);
+    if (!status.ok()) return status;
     const sim::AdjointSpec own = conversion::AdjointSpecFromProto(gradient, (*world)->program);
     if (adjoint && !conversion::SameCotangents(own, *adjoint)) {
       return validation::InvalidField(
@@ -267,7 +260,8 @@ absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::K
           "name the states and observables that cotangents[0] names, and no others");
     }
     adjoint = own;
-    prepared.cotangents.push_back(conversion::CotangentsFromProto(gradient, (*world)->program));
+    prepared.cotangents.push_back(
+        conversion::CotangentsFromProto(gradient, (*world)->program, meter));
   }
 
   const Clock::time_point lower_start = Clock::now();
@@ -308,6 +302,54 @@ absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::K
       conversion::AnswerBytes(work, prepared.recorded, prepared.program_detail, answer);
   prepared.decode_seconds = SecondsSince(start) - prepared.compile_seconds;
   return prepared;
+}
+
+}  // namespace
+
+Preparation PreparationOf(const v1::World& world) {
+  if (world.source_case() != v1::World::kProgram) {
+    return HasFewElements(world) ? Preparation::kQuick : Preparation::kCostly;
+  }
+  const v1::Program& program = world.program();
+  ProgramSize size = {static_cast<int64_t>(program.exports_size()) + program.objectives_size(), 0};
+  bool quick =
+      HasFewElements(program) && Count(program.initial(), size) && Count(program.step(), size);
+  for (const v1::Objective& objective : program.objectives()) {
+    quick = quick && Count(objective.stage(), size) && Count(objective.terminal(), size);
+  }
+  return quick ? Preparation::kQuick : Preparation::kCostly;
+}
+
+int ThreadsFor(int64_t instances, int most) {
+  // Below this a thread costs more to start than it saves.
+  constexpr int64_t kInstancesPerThread = 256;
+  const int64_t worth = (instances + kInstancesPerThread - 1) / kInstancesPerThread;
+  return static_cast<int>(std::clamp<int64_t>(worth, 1, std::max(1, most)));
+}
+
+absl::StatusOr<PreparedWork> Prepare(const v1::RolloutRequest& request,
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const PrepareControl& control) {
+  if (absl::Status status = validation::CheckRolloutMessage(request); !status.ok()) return status;
+  return UnlessStopped([&] {
+    return PrepareSpec(request.spec(), request.weights(), nullptr,
+                       request.has_keep() ? &request.keep() : nullptr, cache, options, control);
+  });
+}
+
+absl::StatusOr<PreparedWork> Prepare(const v1::GradientRequest& request,
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const PrepareControl& control) {
+  return UnlessStopped([&] {
+    return PrepareSpec(request.spec(), request.weights(), &request, nullptr, cache, options,
+                       control);
+  });
+}
+
+absl::StatusOr<PreparedWork> Prepare(v1::VjpRequest&& request, const KeptRuns::Kept& kept,
+                                     conversion::ProgramCache& cache, const PrepareOptions& options,
+                                     const PrepareControl& control) {
+  return UnlessStopped([&] { return PrepareVjp(request, kept, cache, options, control); });
 }
 
 }  // namespace simgrad::server::service

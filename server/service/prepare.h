@@ -1,7 +1,9 @@
 // From a request to work: checks, then conversion, in the one order that allocates nothing for a
 // request that is refused.
 //
-// Cost: linear in the request; verifying and lowering a program only where the cache has none.
+// Errors: those of the checks; CANCELLED where `compile.stop` of the control said so: it is asked
+// every 2^17 numbers or so. Cost: linear in the request, n log n in its ids; verifying and lowering
+// a program only where the cache has none.
 // Threads: any.
 #pragma once
 
@@ -33,6 +35,8 @@ struct PrepareControl {
   sim::ReserveCallback reserve;  // of the work, while it runs; empty: it asks for all in advance
   // Takes memory for uploaded content that the request names. Empty: there always is memory.
   std::function<bool(int64_t bytes)> take_content;
+  // Takes memory for what the numbers of a request take beyond it. Empty: there always is memory.
+  std::function<bool(int64_t bytes)> take_numbers;
 };
 
 struct PreparedWork {

@@ -1,8 +1,9 @@
 #include "server/service/received_content.h"
 
-#include <openssl/sha.h>
+#include <openssl/evp.h>
 
 #include <exception>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -18,10 +19,16 @@ namespace {
 using validation::InvalidField;
 using validation::LimitExceeded;
 
-std::string Sha256(const std::string& bytes) {
+// Throws sim::StopRequested.
+std::string Sha256(const std::string& bytes, sim::WorkMeter& meter) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(),
+                                                                     EVP_MD_CTX_free);
+  EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr);
+  sim::InPieces(meter, static_cast<int64_t>(bytes.size()), 1, [&](int64_t begin, int64_t end) {
+    EVP_DigestUpdate(hash.get(), bytes.data() + begin, static_cast<size_t>(end - begin));
+  });
   std::string digest(ReceivedContent::kDigestBytes, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-         reinterpret_cast<unsigned char*>(digest.data()));
+  EVP_DigestFinal_ex(hash.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr);
   return digest;
 }
 
@@ -89,7 +96,22 @@ absl::Status ReceivedContent::Check() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReceivedContent::Join() {
+absl::StatusOr<std::string> ReceivedContent::Join(const sim::WorkMeter::StopCallback& stop) {
+  std::string whole;
+  std::string found;
+  const absl::Status ended = sim::UntilStopped([&] {
+    sim::WorkMeter meter(stop);
+    whole = Joined(meter);
+    found = Sha256(whole, meter);
+  });
+  if (!ended.ok()) return ended;
+  if (found == digest_) return whole;
+  return InvalidField("sha256",
+                      absl::StrCat("is ", absl::BytesToHexString(digest_), ", but the content has ",
+                                   absl::BytesToHexString(found)));
+}
+
+std::string ReceivedContent::Joined(sim::WorkMeter& meter) {
   std::string whole;
   if (pieces_.size() == 1) {
     whole = std::move(pieces_.front());
@@ -97,16 +119,12 @@ absl::StatusOr<std::string> ReceivedContent::Join() {
   } else {
     whole.reserve(static_cast<size_t>(bytes_));
     for (std::string& piece : pieces_) {
+      meter.Add(static_cast<int64_t>(piece.size()) / sim::kBytesPerOperation);
       whole += piece;
       std::string().swap(piece);  // no two of each piece at once
     }
   }
   pieces_.clear();
-  if (const std::string found = Sha256(whole); found != digest_) {
-    return InvalidField(
-        "sha256", absl::StrCat("is ", absl::BytesToHexString(digest_), ", but the content has ",
-                               absl::BytesToHexString(found)));
-  }
   return whole;
 }
 

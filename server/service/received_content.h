@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::server::service {
 
@@ -34,12 +35,14 @@ class ReceivedContent {
 
   // The reason to refuse the content, or OK. Only once all messages came; Join checks the digest.
   absl::Status Check() const;
-  // The whole content, whose digest is checked. Gives up the pieces.
-  absl::StatusOr<std::string> Join();
+  // The whole content, whose digest is checked. Gives up the pieces. CANCELLED if `stop`, which is
+  // asked every 2^17 bytes, returned true; empty: it never does.
+  absl::StatusOr<std::string> Join(const sim::WorkMeter::StopCallback& stop);
   const std::string& digest() const { return digest_; }
 
  private:
   absl::Status Add(grpc::ByteBuffer& message);
+  std::string Joined(sim::WorkMeter& meter);  // throws sim::StopRequested
 
   const int64_t most_bytes_;
   absl::Status refused_;

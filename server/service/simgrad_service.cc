@@ -376,9 +376,9 @@ void SimgradService::Upload(const ServiceCall& asked, UnaryAnswer& answer) {
   // It lives until the answer is given.
   ReceivedContent* const content = asked.content;
   Enqueue<v1::UploadResponse>(
-      call, [this, content, call = call.get()](const conversion::CompileControl&) {
+      call, [this, content, call = call.get()](const conversion::CompileControl& control) {
         return Guarded([&]() -> absl::StatusOr<v1::UploadResponse> {
-          auto whole = content->Join();
+          auto whole = content->Join(control.stop);
           if (!whole.ok()) return whole.status();
           const scheduling::Caller& caller = *call->caller();
           if (!contents_.Keep(*std::move(whole), content->digest(), caller.name(),

@@ -96,7 +96,9 @@ absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
   // The work is a part of this call, so it asks for more while this lives.
   const auto reserve = [this](int64_t more_bytes) { return memory_.Grow(more_bytes); };
   const auto take_content = [this](int64_t bytes) { return upload_.Grow(kRequestCopies * bytes); };
-  return prepare(record_.world, {memory.Control(cancellation_), reserve, take_content});
+  const auto take_numbers = [this](int64_t bytes) { return upload_.Grow(bytes); };
+  return prepare(record_.world,
+                 {memory.Control(cancellation_), reserve, take_content, take_numbers});
 }
 
 void StreamingCall::Begin(Prepare prepare, Preparation cost) {

@@ -62,6 +62,18 @@ void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer, Ori
   sender.open.push_back({std::move(upload), now, origin.of_caller, read - sender.delivered});
 }
 
+// Those that began later take what had come of this one by then for bytes of nobody, until it goes.
+std::shared_ptr<Upload> Uploads::Take(Peer& peer, std::vector<Open>::iterator one, int64_t bytes) {
+  peer.delivered += bytes;
+  for (auto later = std::next(one); later != peer.open.end(); ++later) {
+    const int64_t had_come = std::max<int64_t>(later->undelivered - one->undelivered, 0);
+    later->undelivered -= std::min(bytes, had_come);
+  }
+  std::shared_ptr<Upload> upload = std::move(one->upload);
+  peer.open.erase(one);
+  return upload;
+}
+
 void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) {
   std::shared_ptr<Upload> last;  // goes without the lock
   std::lock_guard lock(mutex_);
@@ -72,9 +84,7 @@ void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) 
     return other.upload.get() == upload;
   });
   if (one == open.end()) return;
-  last = std::move(one->upload);
-  open.erase(one);
-  found->second.delivered += bytes + kBesideMessage;
+  last = Take(found->second, one, bytes + kBesideMessage);
   const bool is_small = bytes > 0 && bytes <= kSmall;
   if (is_small) return;
   found->second.asked = Clock::time_point::min();
@@ -103,14 +113,13 @@ void Uploads::Measure() {
 
 void Uploads::RefuseOldestOf(Peers::iterator found, Refused& refused) {
   Peer& peer = found->second;
-  refused.emplace_back(std::move(peer.open.front().upload), TooMuch(held_));
   // Its share, as far as one can tell.
   const int64_t share = peer.held / static_cast<int64_t>(peer.open.size());
-  peer.delivered += share;
+  const scheduling::Refusal refusal = TooMuch(held_);
+  refused.emplace_back(Take(peer, peer.open.begin(), share), refusal);
   peer.held -= share;
   held_ -= share;
   given_up_ += share;
-  peer.open.erase(peer.open.begin());
   if (!peer.open.empty()) return;
   held_ -= peer.held;
   peers_.erase(found);

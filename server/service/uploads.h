@@ -86,6 +86,8 @@ class Uploads final : public OpenStream {
   using Peers = std::unordered_map<std::string, Peer>;
   using Refused = std::vector<std::pair<std::shared_ptr<Upload>, scheduling::Refusal>>;
 
+  // Takes one that ends from its peer; so many bytes went with it.
+  static std::shared_ptr<Upload> Take(Peer& peer, std::vector<Open>::iterator one, int64_t bytes);
   void RefuseLate(Clock::time_point now, Refused& refused);
   void Measure();
   void RefuseStrangers(Refused& refused);

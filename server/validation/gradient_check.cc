@@ -173,7 +173,7 @@ absl::Status OfCotangent(int index, const absl::Status& status) {
   return WithReason(sim::FieldError(own, message), ReasonOf(status));
 }
 
-absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
+absl::Status CheckGradientMessage(const v1::GradientRequest& request, sim::WorkMeter& meter) {
   if (request.cotangents_size() > 1) {
     return NotSupported("cotangents[1]", "this server takes one cotangent per request");
   }
@@ -209,9 +209,9 @@ absl::Status CheckGradientMessage(const v1::GradientRequest& request) {
     }
   }
   absl::Status status =
-      CheckTensors(request.cotangents(0).final_state(), "cotangents[0].final_state");
+      CheckTensors(request.cotangents(0).final_state(), "cotangents[0].final_state", meter);
   if (!status.ok()) return status;
-  return CheckTensors(request.cotangents(0).trajectory(), "cotangents[0].trajectory");
+  return CheckTensors(request.cotangents(0).trajectory(), "cotangents[0].trajectory", meter);
 }
 
 absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSchema& schema,

@@ -8,12 +8,13 @@
 
 #include "absl/status/status.h"
 #include "server/validation/program_schema.h"
+#include "sim/work_meter.h"
 #include "simgrad/v1/simgrad.pb.h"
 
 namespace simgrad::server::validation {
 
-// Without the program; expects nothing.
-absl::Status CheckGradientMessage(const v1::GradientRequest& request);
+// Without the program; expects nothing. Throws sim::StopRequested.
+absl::Status CheckGradientMessage(const v1::GradientRequest& request, sim::WorkMeter& meter);
 
 // Against the program; `instances` as CheckInputs found.
 absl::Status CheckGradient(const v1::GradientRequest& request, const ProgramSchema& schema,

@@ -43,7 +43,7 @@ int64_t IntegerAt(const v1::Tensor& tensor, size_t i) {
 
 // Reals come in any real dtype; integers and bools in any of theirs, where every value fits.
 absl::Status CheckElement(const FieldSchema& declared, const v1::Tensor& tensor,
-                          const std::string& field) {
+                          const std::string& field, sim::WorkMeter& meter) {
   const bool real = declared.element == v1::ELEMENT_TYPE_REAL;
   if (real != IsRealDType(tensor.dtype())) {
     return InvalidField(field + ".dtype",
@@ -68,6 +68,7 @@ absl::Status CheckElement(const FieldSchema& declared, const v1::Tensor& tensor,
   }
   const size_t count = tensor.inline_().size() / DTypeBytes(tensor.dtype());
   for (size_t i = 0; i < count; ++i) {
+    meter.Add(1);
     const int64_t value = IntegerAt(tensor, i);
     if (value < least || value > most) {
       return InvalidField(field + ".inline",
@@ -81,8 +82,8 @@ absl::Status CheckElement(const FieldSchema& declared, const v1::Tensor& tensor,
 class InputChecker {
  public:
   InputChecker(const v1::RolloutSpec& spec, const ProgramSchema& schema,
-               const RequestLimits& limits, const std::string& field)
-      : spec_(spec), schema_(schema), limits_(limits), field_(field) {
+               const RequestLimits& limits, const std::string& field, sim::WorkMeter& meter)
+      : spec_(spec), schema_(schema), limits_(limits), field_(field), meter_(meter) {
     if (spec.instances() > 0) Agree(spec.instances(), field + ".instances");
     if (spec.instance_ids_size() > 0) Agree(spec.instance_ids_size(), field + ".instance_ids");
   }
@@ -139,7 +140,7 @@ class InputChecker {
                                          " has no value per step; only controls "
                                          "and data have"));
       }
-      absl::Status status = CheckElement(*declared, list[i].tensor(), path + ".tensor");
+      absl::Status status = CheckElement(*declared, list[i].tensor(), path + ".tensor", meter_);
       if (status.ok()) status = CheckShape(*declared, list[i], path + ".tensor.shape");
       if (!status.ok()) return status;
     }
@@ -224,6 +225,7 @@ class InputChecker {
   const ProgramSchema& schema_;
   const RequestLimits& limits_;
   const std::string field_;
+  sim::WorkMeter& meter_;
   std::optional<int64_t> instances_;
   std::string instances_from_;
   absl::Status conflict_;
@@ -279,8 +281,9 @@ absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldS
 }
 
 absl::StatusOr<int64_t> CheckInputs(const v1::RolloutSpec& spec, const ProgramSchema& schema,
-                                    const RequestLimits& limits, const std::string& field) {
-  return InputChecker(spec, schema, limits, field).Run();
+                                    const RequestLimits& limits, const std::string& field,
+                                    sim::WorkMeter& meter) {
+  return InputChecker(spec, schema, limits, field, meter).Run();
 }
 
 }  // namespace simgrad::server::validation

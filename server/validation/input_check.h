@@ -13,13 +13,16 @@
 #include "absl/status/statusor.h"
 #include "server/validation/program_schema.h"
 #include "server/validation/request_limits.h"
+#include "sim/work_meter.h"
 #include "simgrad/v1/simgrad.pb.h"
 
 namespace simgrad::server::validation {
 
-// The number of instances of the batch. Expects that CheckSpec has passed.
+// The number of instances of the batch. Expects that CheckSpec has passed. Throws
+// sim::StopRequested.
 absl::StatusOr<int64_t> CheckInputs(const v1::RolloutSpec& spec, const ProgramSchema& schema,
-                                    const RequestLimits& limits, const std::string& field);
+                                    const RequestLimits& limits, const std::string& field,
+                                    sim::WorkMeter& meter);
 
 // That everything is there which the lowered program reads and which has no default.
 absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldSchema>& required,

@@ -1,7 +1,11 @@
 #include "server/validation/spec_check.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
+#include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/validation/path_check.h"
@@ -58,8 +62,25 @@ absl::Status CheckSettings(const Overrides& overrides, const std::string& field)
   return absl::OkStatus();
 }
 
+// The place of the first id that stood before; -1: they are distinct.
+int FirstTwin(const google::protobuf::RepeatedField<uint64_t>& ids, sim::WorkMeter& meter) {
+  // They mostly ascend.
+  const auto not_less = [](uint64_t a, uint64_t b) { return a >= b; };
+  if (std::adjacent_find(ids.begin(), ids.end(), not_less) == ids.end()) return -1;
+  std::vector<int> places(static_cast<size_t>(ids.size()));
+  std::iota(places.begin(), places.end(), 0);
+  sim::SortInPieces(meter, places.begin(), places.end(),
+                    [&](int a, int b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
+  int first = -1;
+  for (size_t i = 1; i < places.size(); ++i) {
+    const bool is_twin = ids[places[i - 1]] == ids[places[i]];
+    if (is_twin && (first < 0 || places[i] < first)) first = places[i];
+  }
+  return first;
+}
+
 absl::Status CheckIds(const v1::RolloutSpec& spec, const RequestLimits& limits,
-                      const std::string& field) {
+                      const std::string& field, sim::WorkMeter& meter) {
   if (spec.instance_ids_size() > limits.max_instances) {
     return LimitExceeded(field + ".instance_ids",
                          absl::StrCat(spec.instance_ids_size(), " is above this server's limit of ",
@@ -71,15 +92,11 @@ absl::Status CheckIds(const v1::RolloutSpec& spec, const RequestLimits& limits,
                                      " beside instance_ids, which name every instance already; "
                                      "send one of the two"));
   }
-  std::set<uint64_t> seen;
-  for (int i = 0; i < spec.instance_ids_size(); ++i) {
-    if (!seen.insert(spec.instance_ids(i)).second) {
-      return InvalidField(absl::StrCat(field, ".instance_ids[", i, "]"),
-                          absl::StrCat("instance id ", spec.instance_ids(i),
-                                       " stands twice; ids are distinct in a request"));
-    }
-  }
-  return absl::OkStatus();
+  const int twin = FirstTwin(spec.instance_ids(), meter);
+  if (twin < 0) return absl::OkStatus();
+  return InvalidField(absl::StrCat(field, ".instance_ids[", twin, "]"),
+                      absl::StrCat("instance id ", spec.instance_ids(twin),
+                                   " stands twice; ids are distinct in a request"));
 }
 
 }  // namespace
@@ -124,9 +141,11 @@ absl::Status CheckPolicy(const v1::Policy& policy, const std::string& field) {
 }
 
 absl::Status CheckTensors(const google::protobuf::RepeatedPtrField<v1::NamedTensor>& tensors,
-                          const std::string& field) {
-  std::set<std::string> seen;
+                          const std::string& field, sim::WorkMeter& meter) {
+  constexpr int64_t kTensorWork = 128;  // in element-operations
+  std::set<std::string_view> seen;
   for (int i = 0; i < tensors.size(); ++i) {
+    meter.Add(kTensorWork);
     const std::string path = absl::StrCat(field, "[", i, "]");
     if (!seen.insert(tensors[i].name()).second) {
       return InvalidField(path + ".name",
@@ -151,7 +170,7 @@ absl::Status CheckRolloutMessage(const v1::RolloutRequest& request) {
 }
 
 absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
-                       const std::string& field) {
+                       const std::string& field, sim::WorkMeter& meter) {
   for (const absl::Status& status : {
            CheckWorld(spec.world(), field + ".world"),
            CheckRange(spec.steps(), limits.max_steps, field + ".steps"),
@@ -161,11 +180,11 @@ absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
            CheckDetail(spec.program(), field + ".program"),
            CheckNotNegative(spec.chunk_steps(), field + ".chunk_steps"),
            CheckNotNegative(spec.checkpoint_interval(), field + ".checkpoint_interval"),
-           CheckIds(spec, limits, field),
-           CheckTensors(spec.initial(), field + ".initial"),
-           CheckTensors(spec.params(), field + ".params"),
-           CheckTensors(spec.controls(), field + ".controls"),
-           CheckTensors(spec.data(), field + ".data"),
+           CheckIds(spec, limits, field, meter),
+           CheckTensors(spec.initial(), field + ".initial", meter),
+           CheckTensors(spec.params(), field + ".params", meter),
+           CheckTensors(spec.controls(), field + ".controls", meter),
+           CheckTensors(spec.data(), field + ".data", meter),
            CheckPath(spec.path(), field + ".path"),
        }) {
     if (!status.ok()) return status;

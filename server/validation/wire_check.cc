@@ -205,8 +205,12 @@ class Walk {
     if (!Message(inner, depth + 1) || in_.BytesUntilLimit() != 0) return false;
     in_.PopLimit(limit);
     if (!facts.field->is_map()) return true;
-    if (frame.keys.insert(inner.key).second) return true;
-    return Refuse(InvalidField(PathOf(inner), "stands twice in the map; send it once"));
+    if (!frame.keys.insert(inner.key).second) {
+      return Refuse(InvalidField(PathOf(inner), "stands twice in the map; send it once"));
+    }
+    if (frame.keys.size() <= kMostKeys) return true;
+    return Refuse(
+        LimitExceeded(PathOf(inner), absl::StrCat("a map has at most ", kMostKeys, " keys")));
   }
 
   // A string or bytes. Only the key of a map is read: paths name it.

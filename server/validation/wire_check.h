@@ -3,7 +3,7 @@
 //
 // Refused: fields that the message type does not know, reserved ones too, and known ones of another
 //   wire type; what is sent twice where one is kept (a field, a member of a oneof, a key of a map);
-//   more small parts than kMostGrowthBytes of memory hold.
+//   more small parts than kMostGrowthBytes of memory hold; more than kMostKeys keys in a map.
 // Errors: INVALID_FIELD, LIMIT_EXCEEDED with the path of the message at fault; `request` stands for
 //   the whole. Bytes that are no message pass: the parser, which comes next, refuses them.
 // Cost: linear in the bytes; about 10 ns for a field, nothing for the content of strings and bytes.
@@ -22,6 +22,9 @@ namespace simgrad::server::validation {
 // The most memory of a message beyond its bytes. An empty operation is two bytes and becomes a
 // third of a KiB; programs, tensors and ids at their limits stay below half of this.
 inline constexpr int64_t kMostGrowthBytes = int64_t{64} << 20;
+
+// Configuration is all that comes as a map, and worlds have some ten keys.
+inline constexpr size_t kMostKeys = 4096;
 
 struct WireFacts;
 

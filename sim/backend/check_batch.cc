@@ -1,6 +1,7 @@
 #include "sim/backend/check_batch.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -43,12 +44,16 @@ absl::Status CheckBinding(const Batch& batch, size_t i) {
   return absl::OkStatus();
 }
 
-absl::Status CheckIds(const std::vector<uint64_t>& ids) {
+absl::Status CheckIds(const std::vector<uint64_t>& ids, const WorkMeter::StopCallback& stop) {
   // They mostly ascend.
   const auto not_less = [](uint64_t a, uint64_t b) { return a >= b; };
   if (std::adjacent_find(ids.begin(), ids.end(), not_less) == ids.end()) return absl::OkStatus();
   std::vector<uint64_t> sorted = ids;
-  std::sort(sorted.begin(), sorted.end());
+  const absl::Status ended = UntilStopped([&] {
+    WorkMeter meter(stop);
+    SortInPieces(meter, sorted.begin(), sorted.end(), std::less<>());
+  });
+  if (!ended.ok()) return ended;
   const auto twin = std::adjacent_find(sorted.begin(), sorted.end());
   if (twin == sorted.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("instance id ", *twin, " occurs twice"));
@@ -97,7 +102,7 @@ absl::Status CheckCotangents(const Batch& batch) {
 
 }  // namespace
 
-absl::Status CheckBatch(const Batch& batch) {
+absl::Status CheckBatch(const Batch& batch, const WorkMeter::StopCallback& stop) {
   if (batch.program == nullptr) return absl::InvalidArgumentError("the batch has no program");
   const Program& program = batch.program->program;
   if (batch.instances < 0 || batch.steps < 0) {
@@ -108,7 +113,9 @@ absl::Status CheckBatch(const Batch& batch) {
     return absl::InvalidArgumentError(absl::StrCat(batch.instance_ids.size(), " instance ids for ",
                                                    batch.instances, " instances"));
   }
-  if (absl::Status distinct = CheckIds(batch.instance_ids); !distinct.ok()) return distinct;
+  if (absl::Status distinct = CheckIds(batch.instance_ids, stop); !distinct.ok()) {
+    return distinct;
+  }
   if (batch.inputs.size() != program.inputs.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         batch.inputs.size(), " bindings for ", program.inputs.size(), " inputs of the program"));

@@ -1,6 +1,7 @@
 // Whether a batch fits its program: sizes of bindings and cotangents, ids, required inputs.
 //
-// Errors: INVALID_ARGUMENT that names the input. Cost: O(instances log instances) for the ids.
+// Errors: INVALID_ARGUMENT that names the input; CANCELLED if `stop` returned true.
+// Cost: O(instances log instances) for the ids.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,7 +9,7 @@
 
 namespace simgrad::sim {
 
-absl::Status CheckBatch(const Batch& batch);
+absl::Status CheckBatch(const Batch& batch, const WorkMeter::StopCallback& stop);
 // Whether there is a last step where the terminal cost reads its exports (docs/adr/0009); the field
 // is `steps`. Part of CheckBatch.
 absl::Status CheckSteps(const Batch& batch);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/work_meter.h"
+
 namespace simgrad::sim {
 
 struct InstanceWeights {
@@ -13,8 +15,9 @@ struct InstanceWeights {
   uint64_t first = 0, last = 0;  // ids of all instances, those that do not count too
   std::vector<double> weights;   // by row, of all instances
 };
-// `weights` empty: ones. `leave_out`: by row, instances that do not count (empty: all count).
+// Throws StopRequested. `weights` empty: ones. `leave_out`: by row, instances that do not count (empty: all count).
 InstanceWeights WeightsOf(const std::vector<uint64_t>& instance_ids,
-                          const std::vector<double>& weights, const std::vector<bool>& leave_out);
+                          const std::vector<double>& weights, const std::vector<bool>& leave_out,
+                          WorkMeter& meter);
 
 }  // namespace simgrad::sim

@@ -76,6 +76,25 @@ TEST_F(UploadsTest, CountWhatCameBeforeTheFirstCallOfAConnectionWasTaken) {
   EXPECT_EQ(uploads_.bytes(), 24 * kMiB);
 }
 
+// While another was coming, whose bytes are told apart only once it is complete.
+TEST_F(UploadsTest, CountAllOfThoseThatBeganBesideAnother) {
+  const auto first = Begin("a", {.first_of_connection = true});
+  read_["a"] = 60 * kMiB;
+  now_ += std::chrono::milliseconds(10);
+  const auto second = Begin("a"), third = Begin("a");
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_EQ(uploads_.bytes(), 60 * kMiB);
+  uploads_.End(first.get(), "a", 60 * kMiB);
+  read_["a"] += 30 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_NEAR(static_cast<double>(uploads_.bytes()), 30.0 * kMiB, 4096.0);
+  read_["a"] += 80 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_TRUE(second->refusal);
+  EXPECT_FALSE(third->refusal);
+  EXPECT_LE(uploads_.bytes(), 100 * kMiB);
+}
+
 TEST_F(UploadsTest, OfAConnectionAreNotThoseOfOneBeforeItWithItsName) {
   const auto before = Begin("a", {.first_of_connection = true});
   read_["a"] = 60 * kMiB;

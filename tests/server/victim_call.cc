@@ -69,6 +69,16 @@ grpc::Status Call(const VictimOptions& options, grpc::ClientContext& context,
     listener.saw(Stage::kEnded);
     return status;
   }
+  if (options.rpc == Rpc::kUpload) {
+    v1::UploadRequest request;
+    request.ParseFromString(options.request);
+    v1::UploadResponse response;
+    const auto writer = stub->Upload(&context, &response);
+    writer->WriteLast(request, grpc::WriteOptions());
+    const grpc::Status status = writer->Finish();
+    listener.saw(Stage::kEnded);
+    return status;
+  }
   if (options.rpc == Rpc::kRollout) {
     v1::RolloutRequest request;
     request.ParseFromString(options.request);

@@ -16,10 +16,10 @@
 
 namespace simgrad::server {
 
-enum class Rpc { kRollout, kGradient, kDescribe, kVjp };
+enum class Rpc { kRollout, kGradient, kDescribe, kVjp, kUpload };
 // Its name in the service.
 inline const char* NameOf(Rpc rpc) {
-  constexpr const char* kNames[] = {"Rollout", "Gradient", "DescribeProgram", "Vjp"};
+  constexpr const char* kNames[] = {"Rollout", "Gradient", "DescribeProgram", "Vjp", "Upload"};
   return kNames[static_cast<int>(rpc)];
 }
 

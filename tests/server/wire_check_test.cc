@@ -161,6 +161,13 @@ TEST(WireCheck, ManySmallPartsAreRefusedBeforeTheyTakeMemory) {
   const absl::Status status = Check(request);
   EXPECT_EQ(ReasonOf(status), "LIMIT_EXCEEDED") << status;
   EXPECT_EQ(sim::FieldOf(status).rfind("spec.world.program.step.ops[", 0), 0u) << status;
+  v1::RolloutRequest keys;
+  auto& config = *keys.mutable_spec()->mutable_world()->mutable_config();
+  for (size_t i = 0; i < kMostKeys; ++i) config["k" + std::to_string(i)].set_number(1);
+  EXPECT_TRUE(Check(keys).ok()) << Check(keys);
+  config["one more"].set_number(1);
+  EXPECT_EQ(ReasonOf(Check(keys)), "LIMIT_EXCEEDED") << Check(keys);
+  EXPECT_EQ(sim::FieldOf(Check(keys)).rfind("spec.world.config[", 0), 0u) << Check(keys);
   v1::GradientRequest numbers;
   for (int i = 0; i < (1 << 20); ++i) {
     numbers.mutable_spec()->add_instance_ids(static_cast<uint64_t>(i));

@@ -119,10 +119,10 @@ void CompiledRun::LoadSent(Worker& worker, int64_t group, int64_t first, int64_t
     for (int64_t column = 0; column < columns; ++column) {
       const int64_t entry = is_final ? 0 : first + column;
       if (entry >= entries) continue;
-      worker.meter.Add(elements * lanes() * kConversionWork);
       for (int64_t lane = 0; lane < lanes(); ++lane) {
         const int64_t row = std::min(group * lanes() + lane, batch_.instances - 1);
         for (int64_t e = 0; e < elements; ++e) {
+          worker.meter.Add(kConversionWork);
           const double x = from[static_cast<size_t>((row * entries + entry) * elements + e)];
           WriteReal(to.data(), carrier, (column * elements + e) * lanes() + lane,
                     precision::RoundTo(format, x * seed_));
@@ -359,13 +359,13 @@ absl::Status CompiledRun::FinishAdjoint() {
     if (sums_) sums_->Ended(group, worker.meter);
   });
   if (!ended.ok()) return ended;
-  PublishGradients();
   is_published_ = false;
-  return absl::OkStatus();
+  return UntilStopped([this] { PublishGradients(); });
 }
 
 // [instances][steps where the input has them][shape].
 void CompiledRun::PublishGradients() {
+  WorkMeter meter(options_.stop);
   const Program& program = batch_.program->program;
   const Carrier carrier = CarrierOfRole(*batch_.program, Role::kGradient);
   for (size_t i = 0; i < program.inputs.size(); ++i) {
@@ -380,6 +380,7 @@ void CompiledRun::PublishGradients() {
       const Reversed& from = reversed_[static_cast<size_t>(row / lanes())];
       const int64_t lane = row % lanes();
       for (int64_t k = 0; k < (sums ? 0 : steps * count); ++k) {
+        meter.Add(kConversionWork);
         gradients_[i].push_back(
             precision::Canonical(ReadReal(from.gradients[i].data(), carrier, k * lanes() + lane)));
       }

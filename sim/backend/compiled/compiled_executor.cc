@@ -71,7 +71,7 @@ class Compiled : public CompiledExecutor {
   std::string_view name() const override { return "compiled"; }
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
-    if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+    if (absl::Status status = CheckBatch(batch, options.stop); !status.ok()) return status;
     std::shared_ptr<const PlannedProgram> planned = kept_->plans.Find(batch, options.recording);
     bool came_back = false;
     if (planned == nullptr) {
@@ -97,7 +97,7 @@ class Compiled : public CompiledExecutor {
                                              const ForwardCounts& counts) override {
     const auto* const own = dynamic_cast<const CompiledCounts*>(&counts);
     if (own == nullptr) return reference_->Adopt(std::move(batch), std::move(options), counts);
-    if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+    if (absl::Status status = CheckBatch(batch, options.stop); !status.ok()) return status;
     std::shared_ptr<const PlannedProgram> planned;
     const absl::Status made =
         UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
@@ -114,7 +114,7 @@ class Compiled : public CompiledExecutor {
   // Nothing where the reference runs a program that is too large to compile.
   absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
                                                    const RangeSteps& steps) const override {
-    if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+    if (absl::Status status = CheckBatch(batch, options.stop); !status.ok()) return status;
     std::shared_ptr<const PlannedProgram> planned;
     const absl::Status made =
         UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
@@ -185,9 +185,14 @@ class Compiled : public CompiledExecutor {
     const absl::StatusOr<WeightsNeed> weights = NeedOfWeights(*planned, batch, options);
     if (!weights.ok()) return weights.status();
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
-    return std::make_unique<CompiledRun>(std::move(batch), std::move(options),
-                                         RunCode{planned->plan, planned->forward.shape, *weights,
-                                                 kernel, near_zero, WhenNearZero()});
+    std::unique_ptr<CompiledRun> run;
+    const absl::Status made = UntilStopped([&] {
+      run = std::make_unique<CompiledRun>(std::move(batch), std::move(options),
+                                          RunCode{planned->plan, planned->forward.shape, *weights,
+                                                  kernel, near_zero, WhenNearZero()});
+    });
+    if (!made.ok()) return made;
+    return run;
   }
 
   NearZeroUse WhenNearZero() const {

@@ -1,6 +1,7 @@
 #include "sim/backend/compiled/compiled_run.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -16,6 +17,9 @@
 
 namespace simgrad::sim::compiled {
 namespace {
+
+// The work of finding the rank of an id, in element-operations.
+constexpr int64_t kSearchWork = 32;
 
 int ThreadsOf(const RunOptions& options, int64_t groups) {
   return static_cast<int>(std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(groups, 1)));
@@ -45,11 +49,13 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
       connected_(batch_.program->program.inputs.size()) {
   const size_t lanes_in_all = static_cast<size_t>(groups() * lanes());
   const size_t instances = static_cast<size_t>(batch_.instances);
+  WorkMeter meter(options_.stop);
   sorted_ids_ = batch_.instance_ids;
-  std::sort(sorted_ids_.begin(), sorted_ids_.end());
+  SortInPieces(meter, sorted_ids_.begin(), sorted_ids_.end(), std::less<>());
   ranks_.resize(lanes_in_all);
   used_.resize(lanes_in_all);
   for (size_t i = 0; i < instances; ++i) {
+    meter.Add(kSearchWork);
     const auto at =
         std::lower_bound(sorted_ids_.begin(), sorted_ids_.end(), batch_.instance_ids[i]);
     ranks_[i] = static_cast<uint32_t>(at - sorted_ids_.begin());
@@ -64,6 +70,7 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
     if (!reads_[i] || !is_real || !binding.per_step || !IsBound(batch_, i)) continue;
     bool is_bad = false;
     for (int64_t k = 0; k < binding.tensor.count() && !is_bad; ++k) {
+      meter.Add(kConversionWork);
       is_bad = !precision::IsFinite(binding.tensor.Get(k));
     }
     if (is_bad) bad_step_inputs_.push_back(i);
@@ -74,7 +81,7 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
 }
 
 // A number of an input, read at step t, that is not finite. States are read rounded.
-bool CompiledRun::IsBadInput(size_t input, int64_t row, int64_t t) const {
+bool CompiledRun::IsBadInput(size_t input, int64_t row, int64_t t, WorkMeter& meter) const {
   const Program& program = batch_.program->program;
   const Input& declared = program.inputs[input];
   const Type& type = program[declared.value].type;
@@ -83,6 +90,7 @@ bool CompiledRun::IsBadInput(size_t input, int64_t row, int64_t t) const {
   int64_t at = binding.per_instance ? row : 0;
   if (binding.per_step) at = at * batch_.steps + t;
   for (int64_t e = 0; e < count; ++e) {
+    meter.Add(kConversionWork);
     double x = IsBound(batch_, input) ? binding.tensor.Get(at * count + e)
                                       : declared.default_value.value_or(0.0);
     if (declared.kind == InputKind::kState) {
@@ -95,7 +103,7 @@ bool CompiledRun::IsBadInput(size_t input, int64_t row, int64_t t) const {
 }
 
 // Checks the inputs that step 0 reads; a run of no steps reads no input of a step.
-void CompiledRun::CheckSentInputs(int64_t group) {
+void CompiledRun::CheckSentInputs(int64_t group, WorkMeter& meter) {
   const Program& program = batch_.program->program;
   GroupState& state = groups_[static_cast<size_t>(group)];
   for (size_t i = 0; i < program.inputs.size(); ++i) {
@@ -104,11 +112,13 @@ void CompiledRun::CheckSentInputs(int64_t group) {
     const bool is_real = program[input.value].type.element == ElementType::kReal;
     if (own || !reads_[i] || !is_real || (batch_.inputs[i].per_step && batch_.steps == 0)) continue;
     const bool is_shared = !batch_.inputs[i].per_instance;
-    const bool is_bad = is_shared && IsBadInput(i, 0, 0);
+    const bool is_bad = is_shared && IsBadInput(i, 0, 0, meter);
     for (int64_t lane = 0; lane < lanes(); ++lane) {
       const int64_t row = group * lanes() + lane;
       if (row >= batch_.instances) break;
-      if (is_shared ? is_bad : IsBadInput(i, row, 0)) state.health[static_cast<size_t>(lane)] = 0;
+      if (is_shared ? is_bad : IsBadInput(i, row, 0, meter)) {
+        state.health[static_cast<size_t>(lane)] = 0;
+      }
     }
   }
 }
@@ -123,7 +133,7 @@ const uint32_t* CompiledRun::BadInputs(Worker& worker, int64_t group, int64_t fi
     for (int64_t lane = 0; lane < lanes(); ++lane) {
       const int64_t row = std::min(group * lanes() + lane, batch_.instances - 1);
       for (size_t input : bad_step_inputs_) {
-        if (!IsBadInput(input, row, first + column)) continue;
+        if (!IsBadInput(input, row, first + column, worker.meter)) continue;
         worker.bad_inputs[static_cast<size_t>(column * lanes() + lane)] = 1;
       }
     }
@@ -302,10 +312,10 @@ void CompiledRun::SetSentStates(int64_t group, std::byte* fields, WorkMeter& met
     const bool is_sent = !binding.tensor.bytes.empty();
     const plan::Field& field = plan_.fields[k];
     std::byte* const to = fields + layout_.offset(k);
-    meter.Add(field.count * lanes() * kConversionWork);
     for (int64_t lane = 0; lane < lanes(); ++lane) {
       const int64_t row = std::min(group * lanes() + lane, batch_.instances - 1);
       for (int64_t e = 0; e < field.count; ++e) {
+        meter.Add(kConversionWork);
         const int64_t from = (binding.per_instance ? row * field.count : 0) + e;
         const double unsent = declared.default_value.value_or(0.0);
         if (value.type.element == ElementType::kReal) {
@@ -331,7 +341,7 @@ absl::Status CompiledRun::Start() {
     state.signatures.assign(width, 0);
     state.last_events.assign(width * static_cast<size_t>(plan_.EventElements()), 0);
     state.first_events.assign(width * plan_.events.size(), -1);
-    if (looks_) CheckSentInputs(group);
+    if (looks_) CheckSentInputs(group, worker.meter);
     SetSentStates(group, state.fields.data(), worker.meter);
     if (batch_.program->program.HasInitial())
       Call(kernel_->start, plan_.start, worker, group, 0, 1, 0);
@@ -341,38 +351,40 @@ absl::Status CompiledRun::Start() {
 }
 
 void CompiledRun::CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor,
-                          int64_t columns, int64_t column) const {
+                          int64_t columns, int64_t column, WorkMeter& meter) const {
   const plan::Field& f = plan_.fields[field];
   const std::byte* const from =
       groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(field);
   const int64_t live = std::min<int64_t>(lanes(), batch_.instances - group * lanes());
   for (int64_t lane = 0; lane < live; ++lane) {
     const int64_t row = (group * lanes() + lane) * columns + column;
-    for (int64_t e = 0; e < f.count; ++e) {
-      const int64_t i = e * lanes() + lane;
-      if (value.type.element == ElementType::kReal) {
-        tensor.Set(row * f.count + e, precision::Canonical(ReadReal(from, f.carrier, i)));
-      } else {
-        tensor.SetInt(row * f.count + e, ReadInteger(from, f.carrier, i));
+    InPieces(meter, f.count, kConversionWork, [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e) {
+        const int64_t i = e * lanes() + lane;
+        if (value.type.element == ElementType::kReal) {
+          tensor.Set(row * f.count + e, precision::Canonical(ReadReal(from, f.carrier, i)));
+        } else {
+          tensor.SetInt(row * f.count + e, ReadInteger(from, f.carrier, i));
+        }
       }
-    }
+    });
   }
 }
 
 // The recorded states and exports after a step.
-void CompiledRun::Record(ForwardChunk& chunk, int64_t group, int64_t columns,
-                         int64_t column) const {
+void CompiledRun::Record(ForwardChunk& chunk, int64_t group, int64_t columns, int64_t column,
+                         WorkMeter& meter) const {
   const Program& program = batch_.program->program;
   for (size_t k = 0; k < options_.record_states.size(); ++k) {
     const int32_t input = options_.record_states[k];
     const auto field = std::find(states_.begin(), states_.end(), input) - states_.begin();
     CopyOut(program[program.inputs[static_cast<size_t>(input)].value], static_cast<size_t>(field),
-            group, chunk.states[k], columns, column);
+            group, chunk.states[k], columns, column, meter);
   }
   for (size_t k = 0; k < options_.record_exports.size(); ++k) {
     const size_t item = static_cast<size_t>(options_.record_exports[k]);
     CopyOut(program[program.exports[item].value], states_.size() + item, group, chunk.exports[k],
-            columns, column);
+            columns, column, meter);
   }
 }
 
@@ -448,6 +460,7 @@ void CompiledRun::Sample(Worker& worker, int64_t group, int64_t t) const {
     const int64_t rows = live == lanes() ? 1 : field.count;
     const int64_t each = live == lanes() ? field.count * lanes() : live;
     for (int64_t row = 0; row < rows; ++row) {
+      worker.meter.Add(each);
       const std::byte* const begin = from + row * lanes() * BytesOf(field.carrier);
       NoteStates(begin, field.carrier, each, smallest_normal, range);
     }
@@ -473,7 +486,7 @@ void CompiledRun::Steps(Worker& worker, int64_t group, int64_t first, int64_t co
     Call(kernel_->step, plan_.step, worker, group, first + done, now, done, &chunk);
     done += now;
     if (samples && IsSampled(first + done - 1)) Sample(worker, group, first + done - 1);
-    if (writes) Record(chunk, group, count, done - 1);
+    if (writes) Record(chunk, group, count, done - 1, worker.meter);
   }
 }
 
@@ -527,13 +540,37 @@ void CompiledRun::Publish() const {
   }
 }
 
+// The work of copying one group, in element-operations.
+int64_t CompiledRun::CopyWork() const {
+  return SavedBytes() / std::max<int64_t>(groups(), 1) / kBytesPerOperation;
+}
+
 std::shared_ptr<const void> CompiledRun::SaveState() const {
-  return std::make_shared<std::vector<GroupState>>(groups_);
+  auto saved = std::make_shared<std::vector<GroupState>>();
+  saved->reserve(groups_.size());
+  const int64_t work = CopyWork();
+  const absl::Status ended = UntilStopped([&] {
+    WorkMeter meter(options_.stop);
+    for (const GroupState& group : groups_) {
+      meter.Add(work);
+      saved->push_back(group);
+    }
+  });
+  return ended.ok() ? saved : nullptr;
 }
 
 void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
-  groups_ = *static_cast<const std::vector<GroupState>*>(saved.get());
+  const auto& from = *static_cast<const std::vector<GroupState>*>(saved.get());
   is_published_ = false;
+  const int64_t work = CopyWork();
+  // Nobody reads what a run that was stopped has restored.
+  UntilStopped([&] {
+    WorkMeter meter(options_.stop);
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      meter.Add(work);
+      groups_[group] = from[group];
+    }
+  }).IgnoreError();
 }
 
 int64_t CompiledRun::SavedBytes() const { return SavedBytesOf(plan_, code_.shape, groups()); }
@@ -557,7 +594,13 @@ absl::Status CompiledRun::Finish() {
 
 Tensor CompiledRun::Collect(const Value& value, size_t field) const {
   Tensor tensor = ZerosFor(value, {batch_.instances});
-  for (int64_t group = 0; group < groups(); ++group) CopyOut(value, field, group, tensor, 1, 0);
+  // A part of it where it is stopped.
+  UntilStopped([&] {
+    WorkMeter meter(options_.stop);
+    for (int64_t group = 0; group < groups(); ++group) {
+      CopyOut(value, field, group, tensor, 1, 0, meter);
+    }
+  }).IgnoreError();
   return tensor;
 }
 

@@ -182,16 +182,18 @@ class CompiledRun : public Run {
   bool CountsEventMargins() const {
     return records_ && plan_.event_margins && options_.recording != Recording::kCounts;
   }
-  void CheckSentInputs(int64_t group);
-  bool IsBadInput(size_t input, int64_t row, int64_t t) const;
+  void CheckSentInputs(int64_t group, WorkMeter& meter);
+  bool IsBadInput(size_t input, int64_t row, int64_t t, WorkMeter& meter) const;
   const uint32_t* BadInputs(Worker& worker, int64_t group, int64_t first, int64_t count) const;
   // Takes signatures and health from the groups, if these have changed since.
   void Publish() const;
   void SetSentStates(int64_t group, std::byte* fields, WorkMeter& meter) const;
   void CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor, int64_t columns,
-               int64_t column) const;
+               int64_t column, WorkMeter& meter) const;
   Tensor Collect(const Value& value, size_t field) const;
-  void Record(ForwardChunk& chunk, int64_t group, int64_t columns, int64_t column) const;
+  int64_t CopyWork() const;
+  void Record(ForwardChunk& chunk, int64_t group, int64_t columns, int64_t column,
+              WorkMeter& meter) const;
 
   const Batch batch_;
   const RunOptions options_;

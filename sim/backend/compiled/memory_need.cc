@@ -237,7 +237,8 @@ WeightsNeed WeightsNeedOf(const Batch& batch, const RunOptions& options, const L
   const int64_t lanes = shape.lanes();
   const int64_t groups = std::max<int64_t>((batch.instances + lanes - 1) / lanes, 1);
   const auto threads = static_cast<int>(std::clamp<int64_t>(options.threads, 1, groups));
-  const BlockSums sums(*batch.program, WeightsOf(batch.instance_ids, {}, {}), lanes, 1.0, meter);
+  const BlockSums sums(*batch.program, WeightsOf(batch.instance_ids, {}, {}, meter), lanes, 1.0,
+                       meter);
   return {sums.BytesPerEntry(threads), sums.HeldBytes()};
 }
 

@@ -46,7 +46,7 @@ class CudaExecutor : public Executor {
   std::string_view name() const override { return "cuda"; }
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
-    if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
+    if (absl::Status fits = CheckBatch(batch, options.stop); !fits.ok()) return fits;
     std::vector<bool> per_step;
     for (const Binding& binding : batch.inputs) per_step.push_back(binding.per_step);
     const auto source = sources_.Get(batch.program, OptionsFor(*batch.program, std::move(per_step),

@@ -94,7 +94,7 @@ absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& ba
                                                                  double seed_scale,
                                                                  const ReplayStart* start,
                                                                  WorkMeter::StopCallback stop) {
-  if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
+  if (absl::Status fits = CheckBatch(batch, stop); !fits.ok()) return fits;
   if (health.ok) return std::nullopt;
   if (health.phase == Phase::kAdjoint && !batch.program->adjoint) {
     return absl::InvalidArgumentError("phase adjoint of a program without an adjoint");

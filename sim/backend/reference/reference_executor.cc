@@ -88,6 +88,10 @@ class ReferenceRun : public Run {
   void NoteStates(size_t row, size_t sample, StepDiagnostics& diagnostics) const;
   void EachWithSums(int64_t entries, const std::function<void(InstanceRun&)>& reverse);
   void Publish();
+  void PublishGradients();
+  int64_t CopyWork() const;
+  Tensor Collect(const Value& value,
+                 const std::function<const Array&(const InstanceRun&)>& array_of) const;
 
   Batch batch_;
   RunOptions options_;
@@ -113,7 +117,7 @@ absl::Status ReferenceRun::MakeInstances() {
       instances_.emplace_back(batch_, layouts_, row, options_.near_band_ulps, options_.stop);
     }
     if (!program_.adjoint || BlockSums::WantedOf(program_).empty()) return;
-    const InstanceWeights all = WeightsOf(batch_.instance_ids, {}, {});
+    const InstanceWeights all = WeightsOf(batch_.instance_ids, {}, {}, meter_);
     // The sums that wait, and what one instance gives.
     waiting_bytes_ = 2 * BlockSums(program_, all, 1, 1.0, meter_).BytesPerEntry(1);
   });
@@ -205,16 +209,35 @@ void ReferenceRun::RunSteps(int64_t first, int64_t count, ForwardChunk& chunk) {
   }
 }
 
+// A copy of the state of one instance: small arrays, each with memory of its own.
+int64_t ReferenceRun::CopyWork() const {
+  constexpr int64_t kCopyWork = 64;
+  return kCopyWork + SavedBytes() / std::max<int64_t>(batch_.instances, 1) / kBytesPerOperation;
+}
+
 std::shared_ptr<const void> ReferenceRun::SaveState() const {
   auto saved = std::make_shared<std::vector<InstanceState>>();
-  for (const InstanceRun& instance : instances_) saved->push_back(instance.state());
-  return saved;
+  const int64_t work = CopyWork();
+  const absl::Status ended = UntilStopped([&] {
+    WorkMeter meter(options_.stop);
+    for (const InstanceRun& instance : instances_) {
+      meter.Add(work);
+      saved->push_back(instance.state());
+    }
+  });
+  return ended.ok() ? saved : nullptr;
 }
 
 void ReferenceRun::RestoreState(const std::shared_ptr<const void>& saved) {
   const auto& states = *static_cast<const std::vector<InstanceState>*>(saved.get());
-  for (size_t row = 0; row < instances_.size(); ++row) instances_[row].set_state(states[row]);
-  Publish();
+  const int64_t work = CopyWork();
+  const absl::Status ended = UntilStopped([&] {
+    for (size_t row = 0; row < instances_.size(); ++row) {
+      meter_.Add(work);
+      instances_[row].set_state(states[row]);
+    }
+  });
+  if (ended.ok()) Publish();
 }
 
 int64_t ReferenceRun::SavedBytes() const {
@@ -290,20 +313,26 @@ absl::StatusOr<AdjointChunk> ReferenceRun::Adjoint(int64_t first, int64_t count)
 
 absl::Status ReferenceRun::FinishAdjoint() {
   const precision::ScopedFloatEnvironment environment;
-  const absl::Status ended = UntilStopped(
-      [this] { EachWithSums(1, [](InstanceRun& instance) { instance.FinishAdjoint(); }); });
+  const absl::Status ended = UntilStopped([this] {
+    EachWithSums(1, [](InstanceRun& instance) { instance.FinishAdjoint(); });
+    PublishGradients();
+  });
   if (!ended.ok()) return ended;
+  Publish();
+  return absl::OkStatus();
+}
+
+void ReferenceRun::PublishGradients() {
   for (size_t input = 0; input < gradients_.size(); ++input) {
     gradients_[input].clear();
     connected_[input].clear();
     for (const InstanceRun& instance : instances_) {
       const GradientSum& gradient = instance.gradients()[input];
+      meter_.Add(1 + static_cast<int64_t>(gradient.sum.size()));
       gradients_[input].insert(gradients_[input].end(), gradient.sum.begin(), gradient.sum.end());
       connected_[input].push_back(gradient.connected ? 1 : 0);
     }
   }
-  Publish();
-  return absl::OkStatus();
 }
 
 int64_t ReferenceRun::AdjointBytes(int64_t first, int64_t count) const {
@@ -328,26 +357,36 @@ void ReferenceRun::TakeCounts(const ReferenceCounts& counts) {
   }
 }
 
-Tensor ReferenceRun::State(int32_t state_input) const {
-  Tensor tensor = ZerosFor(StateValue(state_input), {batch_.instances});
+// A part of it where it is stopped.
+Tensor ReferenceRun::Collect(
+    const Value& value, const std::function<const Array&(const InstanceRun&)>& array_of) const {
+  Tensor tensor = ZerosFor(value, {batch_.instances});
   int64_t at = 0;
-  for (const InstanceRun& instance : instances_) {
-    const Array& array = instance.state().states[StateIndex(state_input)];
-    Write(array, tensor, at);
-    at += static_cast<int64_t>(SizeOf(array));
-  }
+  UntilStopped([&] {
+    WorkMeter meter(options_.stop);
+    for (const InstanceRun& instance : instances_) {
+      const Array& array = array_of(instance);
+      const auto size = static_cast<int64_t>(SizeOf(array));
+      meter.Add(size * kConversionWork);
+      Write(array, tensor, at);
+      at += size;
+    }
+  }).IgnoreError();
   return tensor;
 }
 
+Tensor ReferenceRun::State(int32_t state_input) const {
+  const size_t index = StateIndex(state_input);
+  return Collect(StateValue(state_input), [index](const InstanceRun& instance) -> const Array& {
+    return instance.state().states[index];
+  });
+}
+
 Tensor ReferenceRun::Export(int32_t export_index) const {
-  Tensor tensor = ZerosFor(ExportValue(export_index), {batch_.instances});
-  int64_t at = 0;
-  for (const InstanceRun& instance : instances_) {
-    const Array& array = instance.state().exports[static_cast<size_t>(export_index)];
-    Write(array, tensor, at);
-    at += static_cast<int64_t>(SizeOf(array));
-  }
-  return tensor;
+  const size_t index = static_cast<size_t>(export_index);
+  return Collect(ExportValue(export_index), [index](const InstanceRun& instance) -> const Array& {
+    return instance.state().exports[index];
+  });
 }
 
 std::vector<double> ReferenceRun::Values() const {
@@ -370,7 +409,7 @@ class ReferenceExecutor : public Executor {
  public:
   std::string_view name() const override { return "reference"; }
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
-    if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
+    if (absl::Status fits = CheckBatch(batch, options.stop); !fits.ok()) return fits;
     auto run = std::make_unique<ReferenceRun>(std::move(batch), std::move(options));
     if (absl::Status made = run->MakeInstances(); !made.ok()) return made;
     return std::unique_ptr<Run>(std::move(run));
@@ -379,7 +418,7 @@ class ReferenceExecutor : public Executor {
                                              const ForwardCounts& counts) override {
     const auto* const own = dynamic_cast<const ReferenceCounts*>(&counts);
     if (own == nullptr) return std::unique_ptr<Run>();
-    if (absl::Status fits = CheckBatch(batch); !fits.ok()) return fits;
+    if (absl::Status fits = CheckBatch(batch, options.stop); !fits.ok()) return fits;
     auto run = std::make_unique<ReferenceRun>(std::move(batch), std::move(options));
     if (absl::Status made = run->MakeInstances(); !made.ok()) return made;
     run->TakeCounts(*own);

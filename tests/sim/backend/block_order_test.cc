@@ -20,7 +20,8 @@ std::vector<uint64_t> SomeIds(std::mt19937_64& random, size_t count, uint64_t be
 }
 
 void ExpectTrees(const std::vector<uint64_t>& ids, std::mt19937_64& random) {
-  const InstanceWeights over = WeightsOf(ids, {}, {});
+  WorkMeter endless;
+  const InstanceWeights over = WeightsOf(ids, {}, {}, endless);
   std::vector<double> leaves;
   for (size_t k = 0; k < ids.size(); ++k) {
     leaves.push_back(static_cast<float>(static_cast<double>(random()) * 0x1p-64 - 0.5));

@@ -98,13 +98,14 @@ std::vector<std::string> Executors() {
 
 class Stop : public ::testing::TestWithParam<std::string> {
  protected:
-  static sim::Engine MakeEngine() {
+  static std::shared_ptr<sim::Executor> MakeExecutor() {
 #ifdef SIMGRAD_WITH_COMPILED
     static const std::shared_ptr<sim::Executor> compiled = sim::compiled::MakeCompiledExecutor();
-    if (GetParam() == "compiled") return sim::Engine(compiled);
+    if (GetParam() == "compiled") return compiled;
 #endif
-    return sim::Engine(sim::MakeReferenceExecutor());
+    return sim::MakeReferenceExecutor();
   }
+  static sim::Engine MakeEngine() { return sim::Engine(MakeExecutor()); }
   // How often the caller is asked, by phase.
   static std::array<int64_t, 3> LooksOf(Work work) {
     Watch watch;
@@ -289,6 +290,67 @@ TEST_P(Stop, EndsTheReplayForABirthCertificate) {
   looks = 0;
   work.options.stop = [&] { return ++looks >= last; };
   EXPECT_EQ(MakeEngine().Execute(work, nobody).status().code(), absl::StatusCode::kCancelled);
+}
+
+// Ids that ascend are in order already.
+TEST_P(Stop, IsAskedForWhileInstancesAreOrdered) {
+  constexpr uint64_t kInstances = 1 << 16;
+  constexpr int64_t kSort = (kInstances * 16) / sim::WorkMeter::kPiece;  // a comparison is as much
+  Work work = SineWork(1, {0, 0, 0}, kInstances, 1);
+  int64_t looks = 0;
+  work.options.threads = 1;
+  work.options.stop = [&] { return ++looks < 0; };
+  sim::Observer nobody;
+  ASSERT_TRUE(MakeEngine().Execute(work, nobody).ok());
+  looks = 0;
+  ASSERT_TRUE(MakeEngine().Execute(work, nobody).ok());
+  const int64_t ascending = looks;
+  for (uint64_t i = 0; i < kInstances; ++i) {
+    work.batch.instance_ids[i] = (i * 0x9E3779B1) % kInstances;
+  }
+  looks = 0;
+  ASSERT_TRUE(MakeEngine().Execute(work, nobody).ok());
+  EXPECT_GE(looks - ascending, kSort);
+  // Weights of gradients are ordered by id, wherever the instances stand.
+  looks = 0;
+  sim::WorkMeter meter(work.options.stop);
+  sim::WeightsOf(work.batch.instance_ids, {}, {}, meter);
+  EXPECT_GE(looks, kSort);
+}
+
+// Calls without a status: their caller asks whether they were stopped.
+TEST_P(Stop, IsAskedForWhereStatesAreCopied) {
+  constexpr int64_t kInstances = 1 << 10, kElements = 1 << 12;
+  constexpr int64_t kNumbers = kInstances * kElements;
+  Work work = SineWork(kElements, {0, 0, 0}, kInstances, 1);
+  int64_t looks = 0;
+  bool stops = false;
+  work.options.threads = 1;
+  work.options.stop = [&] { return ++looks > 0 && stops; };
+  const auto run = MakeExecutor()->Create(work.batch, work.options);
+  ASSERT_TRUE(run.ok()) << run.status();
+  ASSERT_TRUE((*run)->Start().ok());
+  const auto looks_of = [&](const std::function<void()>& call) {
+    looks = 0;
+    call();
+    return looks;
+  };
+  std::shared_ptr<const void> saved;
+  EXPECT_GE(looks_of([&] { saved = (*run)->SaveState(); }), 4 * kNumbers / 8 / kMillion);
+  ASSERT_NE(saved, nullptr);
+  EXPECT_GE(looks_of([&] { (*run)->RestoreState(saved); }), 4 * kNumbers / 8 / kMillion);
+  EXPECT_GE(looks_of([&] { (*run)->State(0); }), sim::kConversionWork * kNumbers / kMillion);
+  ASSERT_TRUE((*run)->Forward(0, 1).ok());
+  ASSERT_TRUE((*run)->Finish().ok());
+  sim::WorkMeter meter;
+  ASSERT_TRUE(
+      (*run)->StartAdjoint(1.0, sim::WeightsOf(work.batch.instance_ids, {}, {}, meter)).ok());
+  ASSERT_TRUE((*run)->Adjoint(0, 1).ok());
+  // The gradients of all states are told.
+  EXPECT_GE(looks_of([&] { EXPECT_TRUE((*run)->FinishAdjoint().ok()); }), kNumbers / kMillion);
+  stops = true;
+  EXPECT_EQ((*run)->SaveState(), nullptr);
+  EXPECT_EQ(looks_of([&] { (*run)->State(0); }), 1);
 }
 
 TEST(ReferenceStop, IsAskedForWhileInstancesAreMade) {

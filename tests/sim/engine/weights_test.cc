@@ -328,7 +328,8 @@ TEST(Weights, AreStoppedWhileBlocksAreMade) {
   for (size_t k = 0; k < ids.size(); ++k) ids[k] = (k * 40503) % ids.size();
   const Work work = WorkFor(As::kWeights, ids, "f32");
   sim::WorkMeter meter([] { return true; });
-  const auto all = sim::WeightsOf(ids, {}, {});
+  sim::WorkMeter endless;
+  const auto all = sim::WeightsOf(ids, {}, {}, endless);
   EXPECT_THROW(sim::BlockSums(*work.batch.program, all, 16, 1.0, meter), sim::StopRequested);
 }
 

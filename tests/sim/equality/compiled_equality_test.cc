@@ -197,7 +197,8 @@ void ExpectSameAdjoint(Run& expected, Run& actual, const Batch& batch, bool reco
   ASSERT_TRUE(expected.Finish().ok());
   ASSERT_TRUE(actual.Finish().ok());
   constexpr double kSeed = 1.0;
-  const InstanceWeights over = WeightsOf(batch.instance_ids, {}, {});
+  WorkMeter endless;
+  const InstanceWeights over = WeightsOf(batch.instance_ids, {}, {}, endless);
   ASSERT_TRUE(expected.StartAdjoint(kSeed, over).ok());
   const absl::Status started = actual.StartAdjoint(kSeed, over);
   ASSERT_TRUE(started.ok()) << started.message();
