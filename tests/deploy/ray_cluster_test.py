@@ -85,10 +85,12 @@ def test_versions_and_images_are_those_of_the_image_and_of_the_tests():
 def test_what_its_comments_say_of_the_pool_is_true():
     text = FILE.read_text()
     asked = re.search(r"simgrad\.ray\.Pool\((.*?)\) as pool", text.replace("\n#", ""), re.DOTALL)[1]
-    flag, budget = re.search(r'"--(\w+)=(\d+)"', asked).groups()
-    assert flag in server_flags()
+    flags = dict(re.findall(r'"--(\w+)=([^"]+)"', asked))
+    assert flags.keys() == {"memory_limit_bytes", "kernel_cache"} <= set(server_flags())
     limit = int(container(WORKERS)["resources"]["limits"]["memory"].removesuffix("Gi")) << 30
-    assert int(budget) == limit * 3 // 4
+    assert int(flags["memory_limit_bytes"]) == limit * 3 // 4
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(WORKERS)["volumeMounts"]}
+    assert flags["kernel_cache"] == mounts["kernels"]
     numbers = dict(re.findall(r"(\w+)=(-?\d+)", asked))
     assert int(numbers["servers"]) == WORKERS["replicas"]
     assert int(numbers["num_gpus"]) == VALUES["gpu"]["count"]
@@ -96,4 +98,4 @@ def test_what_its_comments_say_of_the_pool_is_true():
     module = ast.parse((ROOT / "client/python/simgrad/ray.py").read_text())
     [begin] = [f for f in ast.walk(module) if getattr(f, "args", None) and getattr(f, "name", "") == "__init__" and f.args.kwonlyargs]
     taken = {a.arg for a in (*begin.args.args, *begin.args.kwonlyargs)}
-    assert set(re.findall(r"(\w+)=", asked)) - {flag} <= taken
+    assert set(re.findall(r"(\w+)=", asked)) - flags.keys() <= taken
