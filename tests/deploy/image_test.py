@@ -335,9 +335,9 @@ def test_the_cuda_image_generates_and_compiles_its_kernels(cuda_image, tmp_path)
 
 def ray_start(group, *more):
     """How KubeRay starts a node of the group, as far as it is the same outside of a cluster."""
-    cluster = yaml.safe_load((ROOT / "deploy/kubernetes/ray-cluster.yaml").read_text())["spec"]
-    (workers,) = cluster["workerGroupSpecs"]
-    asked = {"head": cluster["headGroupSpec"], "workers": workers}[group]["rayStartParams"]
+    cluster, _ = yaml.safe_load_all((ROOT / "deploy/kubernetes/ray-cluster.yaml").read_text())
+    (workers,) = cluster["spec"]["workerGroupSpecs"]
+    asked = {"head": cluster["spec"]["headGroupSpec"], "workers": workers}[group]["rayStartParams"]
     flags = [f"--{name}={value}" for name, value in asked.items()]
     return shlex.join(["bash", "-lc", " ".join(["ray start --block", *flags, *more])])
 

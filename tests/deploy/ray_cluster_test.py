@@ -12,7 +12,7 @@ from server_flags import server_flags
 
 FILE = ROOT / "deploy/kubernetes/ray-cluster.yaml"
 IMAGE = (ROOT / "deploy/docker/Dockerfile.ray").read_text()
-CLUSTER = yaml.safe_load(FILE.read_text())
+CLUSTER, POLICY = yaml.safe_load_all(FILE.read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 HEAD = CLUSTER["spec"]["headGroupSpec"]
 (WORKERS,) = CLUSTER["spec"]["workerGroupSpecs"]
@@ -53,6 +53,18 @@ def test_pods_are_as_safe_as_those_of_the_chart(group):
     assert container(group)["securityContext"] == VALUES["securityContext"]
     assert pod(group)["automountServiceAccountToken"] is False
     assert container(group)["imagePullPolicy"] == VALUES["image"]["pullPolicy"]
+
+
+def test_nodes_exchange_traffic_among_themselves_and_with_dns_only():
+    """By default Ray asks a peer for no token."""
+    kubernetes_validate.validate(POLICY, kubernetes_validate.latest_version(), strict=True)
+    spec = POLICY["spec"]
+    nodes = {"matchLabels": {"ray.io/cluster": CLUSTER["metadata"]["name"]}}
+    assert spec["podSelector"] == nodes and spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["ingress"] == [{"from": [{"podSelector": nodes}]}]
+    among_themselves, dns = spec["egress"]
+    assert among_themselves == {"to": [{"podSelector": nodes}]}
+    assert dns.keys() == {"ports"} and {port["port"] for port in dns["ports"]} == {53}
 
 
 def test_workers_have_the_resources_of_the_charts_pods():
