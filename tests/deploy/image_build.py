@@ -1,7 +1,8 @@
-"""Builds the image without a container engine: the Dockerfile's own RUN and COPY lines, executed by
+"""Builds images without a container engine: the Dockerfiles' own RUN and COPY lines, executed by
 buildah with chroot isolation on a root file system that mmdebstrap made of Debian packages. As root.
 """
 
+import configparser
 import json
 import pathlib
 import re
@@ -12,6 +13,7 @@ import zipfile
 from live_server import ROOT
 
 DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
+DOCKERFILE_OF_RAY = ROOT / "deploy/docker/Dockerfile.ray"
 BASE = "localhost/simgrad-test-base"
 BASE_WITH_TOOLKIT = "localhost/simgrad-test-base-with-toolkit"
 
@@ -35,7 +37,7 @@ class Buildah:
         return run(*self.command, *arguments, **options)
 
     def import_base(self):
-        """Debian's smallest system as an image, with the package sources of this machine."""
+        """Debian's smallest system as an image, with this machine's sources of packages, Debian's and Python's."""
         archive = self.folder / "base.tar"
         settings = self.folder / "99-of-this-machine"
         lines = run("apt-config", "dump").splitlines()
@@ -49,8 +51,27 @@ class Buildah:
         )
         container = self("from", "scratch").strip()
         self("add", "--quiet", container, str(archive), "/")
+        for file, place in self._pip_settings().items():
+            self("copy", "--quiet", container, str(file), place)
         self("commit", "--quiet", "--rm", container, BASE)
         archive.unlink()
+
+    def _pip_settings(self):
+        """Files for an image, {here: there}: pip's index on this machine, and the certificates that pip trusts."""
+        settings, files = configparser.RawConfigParser(), {}
+        settings["global"] = {}
+        for line in run(sys.executable, "-m", "pip", "config", "list").splitlines():
+            name, _, value = line.partition("=")
+            option, value = name.rpartition(".")[2], value.strip("'\"")
+            if option == "cert":
+                place = "/etc/pip-certificates.pem"  # Debian's ca-certificates, once installed, leaves it alone
+                files[pathlib.Path(value)], value = place, place
+            if option in ("cert", "index-url"):
+                settings["global"][option] = value
+        written = self.folder / "pip.conf"
+        with written.open("w") as file:
+            settings.write(file)
+        return {**files, written: "/etc/pip.conf"}
 
     def import_base_with_toolkit(self):
         """What a CUDA base image has beside: here NVIDIA's wheels, in /usr/local/cuda."""
@@ -76,12 +97,15 @@ class Buildah:
                         target.write_bytes(archive.read(name))
         return cuda
 
-    def build(self, tag, **arguments):
-        """The runtime image, from the Dockerfile; `arguments` are build arguments."""
-        bases = {"BUILD_BASE": BASE, "RUNTIME_BASE": BASE}
-        given = [f"--build-arg={n}={v}" for n, v in {**bases, **arguments}.items()]
-        how = ["--isolation=chroot", "--pull-never", "--format=docker", f"--file={DOCKERFILE}"]
-        self("bud", *how, *given, f"--tag={tag}", str(ROOT), timeout=3000)
+    def build(self, tag, dockerfile, context, **arguments):
+        """An image; `arguments` are build arguments."""
+        given = [f"--build-arg={name}={value}" for name, value in arguments.items()]
+        how = ["--isolation=chroot", "--pull-never", "--format=docker", f"--file={dockerfile}"]
+        self("bud", *how, *given, f"--tag={tag}", str(context), timeout=7200)
+
+    def digest(self, tag):
+        """sha256:..., as a registry gives it for a tag."""
+        return json.loads(self("inspect", "--type=image", tag))["FromImageDigest"]
 
     def configuration(self, tag):
         """The image's configuration, with Docker's names."""

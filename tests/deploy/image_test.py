@@ -1,6 +1,5 @@
-"""The image: the Dockerfile as text in every run; built, started and asked with --long."""
+"""The images: the Dockerfile as text in every run; built, started and asked with --long."""
 
-import contextlib
 import json
 import os
 import re
@@ -12,7 +11,8 @@ import subprocess
 import pytest
 import simgrad as sg
 import stand_in_gpu
-from image_build import BASE_WITH_TOOLKIT, DOCKERFILE, Buildah
+import yaml
+from image_build import BASE, BASE_WITH_TOOLKIT, DOCKERFILE, DOCKERFILE_OF_RAY, Buildah
 from live_server import ROOT
 from server_flags import server_flags
 
@@ -133,46 +133,63 @@ def test_only_nvrtc_of_the_toolkit_goes_into_the_image():
     assert taken == ["libnvrtc.so.12", "libnvrtc-builtins.so.12.6"]
 
 
-@contextlib.contextmanager
-def built(folder, **arguments):
-    """(configuration, root file system) of the image that the Dockerfile makes."""
+IMAGE, CUDA_IMAGE, RAY_IMAGE = (f"localhost/simgrad-test{variant}" for variant in ("", "-cuda", "-ray"))
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory):
     if os.geteuid() != 0:
         pytest.fail("mmdebstrap and chroot need root")
     for tool in ("buildah", "mmdebstrap"):
         assert shutil.which(tool), f"{tool} is missing: scripts/setup --with-image-tests"
-    buildah = Buildah(folder)
-    buildah.import_base()
-    if arguments.get("BUILD_BASE") == BASE_WITH_TOOLKIT:
-        buildah.import_base_with_toolkit()
-    buildah.build("localhost/simgrad-test", REVISION="abcdef123456", **arguments)
-    yield buildah.configuration("localhost/simgrad-test"), buildah.unpack("localhost/simgrad-test")
-    buildah("umount", "--all")
+    folder = tmp_path_factory.mktemp("images")
+    store = Buildah(folder)
+    store.import_base()
+    yield store
+    store("umount", "--all")
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory):
-    with built(tmp_path_factory.mktemp("image")) as made:
-        yield made
+def built(buildah, tag, **arguments):
+    """(configuration, root file system) of the image that the Dockerfile makes."""
+    bases = {"BUILD_BASE": BASE, "RUNTIME_BASE": BASE}
+    buildah.build(tag, DOCKERFILE, ROOT, **{**bases, "REVISION": "abcdef123456", **arguments})
+    return buildah.configuration(tag), buildah.unpack(tag)
 
 
 @pytest.fixture(scope="module")
-def cuda_image(tmp_path_factory):
-    variant = {"SIMGRAD_CUDA": "ON", "BUILD_BASE": BASE_WITH_TOOLKIT}
-    with built(tmp_path_factory.mktemp("cuda"), **variant) as made:
-        yield made
+def image(buildah):
+    """As a release has it, from bases that are pinned by their digests."""
+    digest = buildah.digest(BASE)
+    return built(buildah, IMAGE, BUILD_DIGEST=digest, RUNTIME_DIGEST=digest)
 
 
-def in_image(image, *command, brought=None, pid_1=False):
-    """The command line that runs in the image as its user: root read-only, the cache a tmpfs;
+@pytest.fixture(scope="module")
+def cuda_image(buildah):
+    buildah.import_base_with_toolkit()
+    return built(buildah, CUDA_IMAGE, SIMGRAD_CUDA="ON", BUILD_BASE=BASE_WITH_TOOLKIT)
+
+
+@pytest.fixture(scope="module")
+def ray_image(buildah, image):
+    buildah.build(RAY_IMAGE, DOCKERFILE_OF_RAY, ROOT / "client/python", SIMGRAD=IMAGE)
+    return buildah.configuration(RAY_IMAGE), buildah.unpack(RAY_IMAGE)
+
+
+def in_image(image, *command, brought=None, pid_1=False, writable=()):
+    """The command line that runs in the image as its user: root read-only, the cache and `writable` each a tmpfs;
     `brought`: a folder that appears as /mnt; `pid_1`: as the first process of the container."""
     configuration, root = image
-    writable = next(iter(configuration["Volumes"]))
+    folders = "\n".join(
+        f"mount -t tmpfs -o uid={USER},gid={USER},mode=0700 none {root}{folder}"
+        for folder in sorted({*configuration["Volumes"], *writable})
+    )
     mounts = f"""
         mount --bind {root} {root}
-        mount -t tmpfs -o uid={USER},gid={USER},mode=0700 none {root}{writable}
+        echo 127.0.0.1 localhost > {root}/etc/hosts  # as an engine does
         mount -t proc none {root}/proc
         mount --bind /dev {root}/dev
+        {folders}
         {f"mount --bind {brought} {root}/mnt" if brought else ""}
         mount -o remount,bind,ro {root}
         exec chroot --userspec={configuration['User']} {root} {shlex.join(command)}
@@ -263,10 +280,11 @@ def test_no_build_tool_is_in_the_image(image):
 
 
 @pytest.mark.long
-def test_the_image_says_what_it_is(image):
+def test_the_image_says_what_it_is(buildah, image):
     configuration, _ = image
     assert configuration["User"] == f"{USER}:{USER}"
     assert configuration["Labels"]["org.opencontainers.image.revision"] == "abcdef123456"
+    assert configuration["Labels"]["org.opencontainers.image.base.digest"] == buildah.digest(BASE)
     assert configuration["Healthcheck"]["Test"][0] == "CMD"
     assert set(configuration["ExposedPorts"]) == {"8001/tcp", "8002/tcp"}
 
@@ -313,3 +331,55 @@ def test_the_cuda_image_generates_and_compiles_its_kernels(cuda_image, tmp_path)
     assert "cuda (1 x stand-in GPU, sm_90)" in done.stdout
     cubins = [line for line in done.stdout.split() if line.endswith(".kernel") and "/" in line]
     assert len(cubins) >= 4, done.stdout  # two worlds, forward and gradient
+
+
+def ray_start(group, *more):
+    """How KubeRay starts a node of the group, as far as it is the same outside of a cluster."""
+    cluster, _ = yaml.safe_load_all((ROOT / "deploy/kubernetes/ray-cluster.yaml").read_text())
+    (workers,) = cluster["spec"]["workerGroupSpecs"]
+    asked = {"head": cluster["spec"]["headGroupSpec"], "workers": workers}[group]["rayStartParams"]
+    flags = [f"--{name}={value}" for name, value in asked.items()]
+    return shlex.join(["bash", "-lc", " ".join(["ray start --block", *flags, *more])])
+
+
+HEALTHY = " && ".join(
+    f"wget --tries 1 -T 10 -q -O- http://localhost:{path} | grep -q success"
+    for path in ("52365/api/local_raylet_healthz", "8265/api/gcs_healthz")
+)
+
+
+@pytest.mark.long
+def test_nodes_of_the_ray_image_run_servers_as_kuberay_starts_them(ray_image, tmp_path):
+    """Head and worker beside each other in one network, which has loopback alone; the example trains on two servers."""
+    configuration, _ = ray_image
+    assert configuration["User"] == f"{USER}:{USER}" and not configuration["Entrypoint"]
+    shutil.copy(ROOT / "client/python/examples/train_on_ray.py", tmp_path)
+    tmp_path.chmod(0o755)
+    head = ray_start("head", "--head", "--dashboard-agent-listen-port=52365", "--metrics-export-port=8080")
+    worker = ray_start(
+        "workers",
+        "--address=127.0.0.1:6379 --num-cpus=2",
+        "--dashboard-agent-listen-port=52366 --metrics-export-port=8081",
+    )
+    # 120 s, of which each turn takes at least one.
+    script = f"""
+        until_it_holds() {{
+            for turn in $(seq 120); do if "$@" > /tmp/said 2>&1; then return; fi; sleep 1; done
+            cat /tmp/said /tmp/head /tmp/worker >&2
+            exit 1
+        }}
+        {head} > /tmp/head 2>&1 &
+        until_it_holds bash -lc {shlex.quote(HEALTHY)}
+        until_it_holds ray health-check --address 127.0.0.1:6379
+        {worker} > /tmp/worker 2>&1 &
+        until_it_holds sh -c 'ray status --address 127.0.0.1:6379 | grep -q "/2.0 CPU"'
+        RAY_ADDRESS=127.0.0.1:6379 python /mnt/train_on_ray.py 2
+    """
+    command = ["env", "-i", *configuration["Env"], "sh", "-ec", script]
+    folders = ("/tmp", "/dev/shm")
+    alone = in_image(ray_image, *command, brought=tmp_path, pid_1=True, writable=folders)
+    done = subprocess.run(
+        [ROOT / "scripts/with-loopback", *alone], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert float(re.search(r"restitution ([\d.]+)", done.stdout)[1]) == pytest.approx(0.8, abs=1e-6)

@@ -12,7 +12,7 @@ from server_flags import server_flags
 
 FILE = ROOT / "deploy/kubernetes/ray-cluster.yaml"
 IMAGE = (ROOT / "deploy/docker/Dockerfile.ray").read_text()
-CLUSTER = yaml.safe_load(FILE.read_text())
+CLUSTER, POLICY = yaml.safe_load_all(FILE.read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 HEAD = CLUSTER["spec"]["headGroupSpec"]
 (WORKERS,) = CLUSTER["spec"]["workerGroupSpecs"]
@@ -55,6 +55,18 @@ def test_pods_are_as_safe_as_those_of_the_chart(group):
     assert container(group)["imagePullPolicy"] == VALUES["image"]["pullPolicy"]
 
 
+def test_nodes_exchange_traffic_among_themselves_and_with_dns_only():
+    """By default Ray asks a peer for no token."""
+    kubernetes_validate.validate(POLICY, kubernetes_validate.latest_version(), strict=True)
+    spec = POLICY["spec"]
+    nodes = {"matchLabels": {"ray.io/cluster": CLUSTER["metadata"]["name"]}}
+    assert spec["podSelector"] == nodes and spec["policyTypes"] == ["Ingress", "Egress"]
+    assert spec["ingress"] == [{"from": [{"podSelector": nodes}]}]
+    among_themselves, dns = spec["egress"]
+    assert among_themselves == {"to": [{"podSelector": nodes}]}
+    assert dns.keys() == {"ports"} and {port["port"] for port in dns["ports"]} == {53}
+
+
 def test_workers_have_the_resources_of_the_charts_pods():
     chart, resources = VALUES["resources"], container(WORKERS)["resources"]
     gpu = {VALUES["gpu"]["resource"]: VALUES["gpu"]["count"]}
@@ -85,10 +97,12 @@ def test_versions_and_images_are_those_of_the_image_and_of_the_tests():
 def test_what_its_comments_say_of_the_pool_is_true():
     text = FILE.read_text()
     asked = re.search(r"simgrad\.ray\.Pool\((.*?)\) as pool", text.replace("\n#", ""), re.DOTALL)[1]
-    flag, budget = re.search(r'"--(\w+)=(\d+)"', asked).groups()
-    assert flag in server_flags()
+    flags = dict(re.findall(r'"--(\w+)=([^"]+)"', asked))
+    assert flags.keys() == {"memory_limit_bytes", "kernel_cache"} <= set(server_flags())
     limit = int(container(WORKERS)["resources"]["limits"]["memory"].removesuffix("Gi")) << 30
-    assert int(budget) == limit * 3 // 4
+    assert int(flags["memory_limit_bytes"]) == limit * 3 // 4
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(WORKERS)["volumeMounts"]}
+    assert flags["kernel_cache"] == mounts["kernels"]
     numbers = dict(re.findall(r"(\w+)=(-?\d+)", asked))
     assert int(numbers["servers"]) == WORKERS["replicas"]
     assert int(numbers["num_gpus"]) == VALUES["gpu"]["count"]
@@ -96,4 +110,4 @@ def test_what_its_comments_say_of_the_pool_is_true():
     module = ast.parse((ROOT / "client/python/simgrad/ray.py").read_text())
     [begin] = [f for f in ast.walk(module) if getattr(f, "args", None) and getattr(f, "name", "") == "__init__" and f.args.kwonlyargs]
     taken = {a.arg for a in (*begin.args.args, *begin.args.kwonlyargs)}
-    assert set(re.findall(r"(\w+)=", asked)) - {flag} <= taken
+    assert set(re.findall(r"(\w+)=", asked)) - flags.keys() <= taken

@@ -1,6 +1,8 @@
 """One line of JSON for each request: where its time went, how it ended, whose trace it is of."""
 
 import json
+import re
+import time
 
 import grpc
 import numpy as np
@@ -10,6 +12,14 @@ import simgrad as sg
 
 BALL = sg.World("bouncing_ball")
 FALL = dict(steps=5, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})
+
+
+def lines_of(server):
+    """What a server logged until it ended."""
+    server.process.terminate()
+    server.process.wait(timeout=30)
+    server.log.seek(0)
+    return [json.loads(line) for line in server.log.read().splitlines()]
 
 
 def test_every_request_is_one_line_of_json_whose_stages_add_up(start):
@@ -25,11 +35,7 @@ def test_every_request_is_one_line_of_json_whose_stages_add_up(start):
         channel.unary_unary("/simgrad.v1.Simgrad/GetServerInfo")(
             b"", metadata=[("traceparent", f"00-{trace}-{span}-01")]
         )
-    server.process.terminate()
-    server.process.wait(timeout=30)
-    server.log.seek(0)
-    lines = [json.loads(line) for line in server.log.read().splitlines()]
-    requests = [line for line in lines if line["event"] == "request"]
+    requests = [line for line in lines_of(server) if line["event"] == "request"]
     by_method = {line["method"]: line for line in requests}
     done = by_method["Gradient"]
     assert (done["world"], done["instances"], done["steps"]) == ("bouncing_ball", 1, 5)
@@ -49,6 +55,30 @@ def test_every_request_is_one_line_of_json_whose_stages_add_up(start):
     assert np.unique([line["request_id"] for line in requests]).size == len(requests)
 
 
+def test_the_least_level_is_that_of_the_flag(start):
+    server = start("--log_level=warning")
+    with sg.Client(server.target) as client:
+        client.rollout(BALL, **FALL)
+        with pytest.raises(sg.DeadlineExceeded):
+            client.rollout(BALL, **{**FALL, "steps": 10_000_000}, timeout=1)
+    requests = [line for line in lines_of(server) if line["event"] == "request"]
+    assert [(line["code"], line["level"]) for line in requests] == [("DeadlineExceeded", "warning")]
+
+
+def test_of_calls_that_end_alike_so_many_lines_a_second_are_written_and_the_others_counted(start):
+    server = start("--log_lines_per_second=1")
+    begin = time.monotonic()
+    with sg.Client(server.target) as client:
+        for _ in range(300):
+            client.worlds()
+    seconds = time.monotonic() - begin
+    lines = lines_of(server)
+    written = sum(line["event"] == "request" for line in lines)
+    told = [re.match(r"(\d+) more calls ended with OK", line.get("message", "")) for line in lines]
+    assert 0 < written <= seconds + 2  # the first second and the last are parts of one
+    assert written + sum(int(found[1]) for found in told if found) == 300
+
+
 def test_a_trace_id_is_logged_only_where_it_is_one(start):
     trace, span, server = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", start()
     good = [f"00-{trace}-{span}-00", f"cc-{trace}-{span}-01-of-a-later-version"]
@@ -65,9 +95,5 @@ def test_a_trace_id_is_logged_only_where_it_is_one(start):
         call = channel.unary_unary("/simgrad.v1.Simgrad/GetServerInfo")
         for value in bad + good:
             call(b"", metadata=[("traceparent", value)])
-    server.process.terminate()
-    server.process.wait(timeout=30)
-    server.log.seek(0)
-    lines = [json.loads(line) for line in server.log]
-    traced = [line.get("trace_id") for line in lines if line["event"] == "request"]
+    traced = [line.get("trace_id") for line in lines_of(server) if line["event"] == "request"]
     assert traced == [None] * len(bad) + [trace] * len(good)

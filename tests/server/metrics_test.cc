@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -71,6 +72,21 @@ TEST(Manifest, NamesFollowTheConventions) {
     EXPECT_TRUE(std::is_sorted(family.buckets.begin(), family.buckets.end())) << family.name;
     for (const auto& row : family.rows) EXPECT_EQ(row.size(), family.labels.size());
   }
+}
+
+// The phases of a small request take less than a millisecond each.
+TEST(Manifest, TimesAreToldFromTenMicroseconds) {
+  int found = 0;
+  for (const Family& family : Manifest(kServer)) {
+    const bool in_seconds = family.name.find("_seconds") != std::string::npos;
+    if (family.type != MetricType::kHistogram || !in_seconds) continue;
+    EXPECT_EQ(family.buckets.front(), 1e-5) << family.name;
+    EXPECT_GE(std::lower_bound(family.buckets.begin(), family.buckets.end(), 1e-3),
+              family.buckets.begin() + 6)
+        << family.name;
+    ++found;
+  }
+  EXPECT_GE(found, 4);
 }
 
 TEST(Manifest, IsWhatTheDocumentSays) {

@@ -40,3 +40,9 @@ def test_a_readme_has_a_title_and_names_files_that_exist(readme):
 def test_a_file_that_is_gone_is_found():
     readme = ROOT / "sim" / "backend" / "cuda" / "README.md"
     assert missing(readme, "| `cuda_run.h`, `gone.h`, `text/` | |\n") == ["gone.h"]
+
+
+def test_the_front_page_installs_by_pip_first_and_then_by_the_two_commands():
+    text = (ROOT / "README.md").read_text()
+    places = [text.index(shown) for shown in ("pip install dist/*.whl", "simgrad serve", "scripts/demo", "scripts/test")]
+    assert places == sorted(places)

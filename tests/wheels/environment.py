@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import venv
 
@@ -20,17 +21,23 @@ def run(*command, cwd, **environment):
     return done.stdout
 
 
+# As the README tells them: both wheels, and the same with extras.
+INSTALL = re.search(r"scripts/wheels && (pip install \S+)", (ROOT / "README.md").read_text())[1]
+INSTALL_EXTRAS = re.search(r'`(pip install \S+ "[^"]*\[)[\w,]+(\]")`', (ROOT / "README.md").read_text())
+
+
 class Environment:
     """Holds both wheels; `work` is a folder to work in."""
 
-    def __init__(self, folder: pathlib.Path, wheels: dict[str, pathlib.Path]):
+    def __init__(self, folder: pathlib.Path, wheels: dict[str, pathlib.Path], extra: str = "server"):
         venv.create(folder / "venv", with_pip=True)
         self.python = folder / "venv/bin/python"
         self.work = folder / "work"
         self.work.mkdir()
-        # By their files: a name alone would be looked for in an index, where nothing of this project is.
-        self.run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "matplotlib",
-                 wheels["simgrad_server"], f"{wheels['simgrad']}[server]")
+        (self.work / "dist").symlink_to(wheels["simgrad"].parent)
+        there = {"PATH": f"{self.python.parent}:{os.environ['PATH']}", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        for line in (INSTALL, INSTALL_EXTRAS[1] + extra + INSTALL_EXTRAS[2], "pip install matplotlib"):
+            run("bash", "-ec", f"{line} --quiet", cwd=self.work, **there)
         self.packages = pathlib.Path(
             json.loads(self.run("-c", "import json, simgrad; print(json.dumps(simgrad.__path__))"))[0]
         ).parent

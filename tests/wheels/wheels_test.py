@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 import stand_in_gpu
-from environment import ROOT, SERVER
+from environment import ROOT, SERVER, Environment
 from live_server import BINARY, LiveServer
 from same_bits import unequal
 from spdx_tools.spdx.parser.parse_anything import parse_file
@@ -24,7 +24,8 @@ WORLD = sg.World("bouncing_ball", contact="toi")
 WORK = dict(
     steps=200, initial={"y": [1.0], "v": [0.0]}, params={"k": 1.0, "restitution": 0.8}, objective="final_height"
 )
-EXAMPLES = ["compare_policies", "own_world", "train_restitution", "why_did_it_vanish"]  # of NumPy alone
+# Those of which client/README.md says that they need nothing else.
+EXAMPLES = re.findall(r"(?m)^\| `(\w+)\.py` \|[^|]*\| +\|$", (ROOT / "client/README.md").read_text())
 TAKES_ITS_SERVER = re.compile(r"sg\.local\(\)")
 
 
@@ -135,6 +136,12 @@ def server(installed):
     assert running.stop() == 0
 
 
+def test_every_example_is_listed():
+    listed = re.findall(r"(?m)^\| `(\w+)\.py` \|", (ROOT / "client/README.md").read_text())
+    there = {path.stem for path in (ROOT / "client/python/examples").glob("*.py")}
+    assert set(listed) == there and len(EXAMPLES) >= 5
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(installed, server, name):
     example = shutil.copy(ROOT / f"client/python/examples/{name}.py", installed.work)
@@ -157,6 +164,27 @@ def test_the_notebook_runs(installed):
         print("tuned:", names["tuned"].confirmed)
     """, *files, MPLBACKEND="Agg")
     assert "tuned: True" in told
+
+
+@pytest.mark.long
+@stand_in_gpu.needed
+def test_the_extra_cuda_brings_nvidias_nvrtc_and_the_server_compiles_with_it(wheels, tmp_path):
+    """The driver is the stand-in, which takes what NVRTC made for sm_90 and cannot run it."""
+    environment = Environment(tmp_path, wheels, extra="cuda")
+    (nvrtc,) = (environment.packages / "nvidia/cu13/lib").glob("libnvrtc.so.*")
+    driver = tmp_path / "libcuda.so.1"
+    shutil.copy(stand_in_gpu.FOLDER / driver.name, driver)
+    cache = tmp_path / "kernels"
+    server = LiveServer(
+        *("--device=cuda", "--warm=true", f"--kernel_cache={cache}"),
+        binary=environment.server,
+        environment={"LD_LIBRARY_PATH": str(tmp_path)},
+    )
+    try:
+        assert str(nvrtc) in pathlib.Path(f"/proc/{server.process.pid}/maps").read_text()
+        assert any(b"\x7fELF" in kernel.read_bytes() for kernel in cache.glob("*.kernel"))
+    finally:
+        server.stop()
 
 
 @stand_in_gpu.needed

@@ -134,3 +134,10 @@ def test_a_server_that_cannot_start_says_why(cluster):
 def test_a_pool_has_a_server():
     with pytest.raises(ValueError, match="servers 0: at least 1"):
         sg.ray.Pool(servers=0)
+
+
+@pytest.mark.parametrize("wrong", [{"most_instances": 0}, {"timeout": 0}, {"token": "a\nb"}, {"tries": 3}], ids=str)
+def test_a_wrong_option_is_refused_before_any_actor_is_started(monkeypatch, wrong):
+    monkeypatch.setattr(ray, "remote", lambda *_: pytest.fail("an actor was asked for"))
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+        sg.ray.Pool(servers=1, **wrong)

@@ -85,6 +85,8 @@ class Pool(pool.Pool):
     ):
         if servers < 1:
             raise ValueError(f"servers {servers!r}: at least 1")
+        # Refuses wrong options before there is an actor.
+        super().__init__(self._targets, credentials=credentials, **options)
         owner = ray.remote(_Owner).options(
             num_gpus=num_gpus,
             num_cpus=num_cpus,
@@ -99,9 +101,8 @@ class Pool(pool.Pool):
         try:
             ray.get([actor.target.remote() for actor in self.actors], timeout=start_timeout)
         except Exception as error:
-            self._kill()
+            self.close()
             raise RuntimeError(f"{servers} servers did not start in {start_timeout:g} s: {error}") from error
-        super().__init__(self._targets, credentials=credentials, **options)
 
     def close(self) -> None:
         """Ends calls that are under way, and the servers."""
