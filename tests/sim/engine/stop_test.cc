@@ -46,7 +46,7 @@ Var Sines(Builder& b, Var x, int count) {
 // Where the sines of a program stand.
 struct Sines3 {
   int initial = 0, step = 0, terminal = 0;
-  bool divides_by_zero = false;  // behind those of the step
+  bool divides = false;  // in front of those of the step, x by itself; behind them by zero
 };
 
 // One state of `elements`; the objective is the sum of what the terminal sines make of it.
@@ -57,8 +57,8 @@ Work SineWork(int64_t elements, const Sines3& sines, int64_t instances, int64_t 
   if (sines.initial > 0) {
     b.SetInitial([&]() -> Vars { return {Sines(b, x, sines.initial)}; });
   }
-  const Var next = Sines(b, x, sines.step) * k;
-  b.SetNext({sines.divides_by_zero ? next / (x - x) : next});
+  const Var next = Sines(b, sines.divides ? x / x : x, sines.step) * k;
+  b.SetNext({sines.divides ? next / (x - x) : next});
   b.AddObjective("sum", nullptr, [&](const Vars& states, const Vars&) {
     return b.Reduce(OpCode::kSum, Sines(b, states[0], sines.terminal));
   });
@@ -272,7 +272,7 @@ TEST_P(Stop, AfterItTheRunEndsSoonInStraightLineSteps) {
   }
 }
 
-// Looks of a rollout with a birth at the end of its step, or where its input is read.
+// Looks of a rollout with a birth in its first step.
 int64_t LooksUntilBorn(sim::Engine engine, Work& work, int64_t last) {
   int64_t looks = 0;
   work.options.stop = [&] { return ++looks >= last; };
@@ -287,10 +287,11 @@ int64_t LooksUntilBorn(sim::Engine engine, Work& work, int64_t last) {
 }
 
 Work BornWork(bool late) {
-  Work work = SineWork(1 << 12, {0, 64, 0, late}, 1, 2);
+  Work work = SineWork(1 << 12, {0, 64, 0, true}, 1, 2);
   work.gradient.reset();
   work.options.threads = 1;
-  if (!late) work.batch.inputs[0].tensor.Set(0, std::numeric_limits<double>::infinity());
+  // An element is born in the first operation, or all of them in the last.
+  if (!late) work.batch.inputs[0].tensor.Set(0, 0.0);
   return work;
 }
 
