@@ -290,8 +290,9 @@ def _first_in_order(
     layout: tuple[Column, ...], mine: list[np.ndarray], others: list[np.ndarray]
 ) -> list[tuple[int, tuple[int, ...]]]:
     """As _first, of many instances at once: where no column is of the turns of a loop, the first column that differs."""
-    found: list[tuple[int, tuple[int, ...]]] = [(0, ())] * len(mine[0])
-    open_ = np.ones(len(mine[0]), bool)
+    instances = len(mine[0]) if mine else 0
+    found: list[tuple[int, tuple[int, ...]]] = [(0, ())] * instances
+    open_ = np.ones(instances, bool)
     for place, (column, a, b) in enumerate(zip(layout, mine, others)):
         a, b = (x.reshape(len(x), column.count) for x in (a, b))
         differs = a != b
