@@ -25,10 +25,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 import simgrad as sg
+from simgrad.why.variants import ROLES
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "rows")]
@@ -109,34 +111,72 @@ def through_the_client(repetitions: int) -> dict[str, float]:
     return {level: statistics.median(list_) for level, list_ in samples.items()} | latency
 
 
-def kept_rollout(rounds: int) -> float:
-    """Processor seconds of the server: of a Vjp, over those of a gradient less those of its rollout."""
-    y0 = heights()
-    work = dict(steps=STEPS, policy=sg.Policy("f32"), initial={"y": y0, "v": np.zeros_like(y0)}, params=PARAMS,
-                diagnostics="off", objective="final_height")
+def medians(server: Server, calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Processor seconds of a call, of this process and the server's together, by name: all warm, and taken in turn."""
+    server.warm(*calls.values())
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            here, there = time.process_time(), server.processor_seconds()
+            call()
+            samples[name].append(time.process_time() - here + server.processor_seconds() - there)
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def kept_rollout(rounds: int, instances: int = INSTANCES, steps: int = STEPS) -> dict[str, float]:
+    """Processor seconds of a Vjp by each cotangent, over those of the gradient by it less those of the rollout: of one
+    cotangent, and of four in one call."""
+    y0 = heights()[:instances]
+    cotangents = [sg.Cotangents({"y": np.full_like(y0, 1.0 + k)}) for k in range(4)]
+    work = dict(steps=steps, policy=sg.Policy("f32"), initial={"y": y0, "v": np.zeros_like(y0)}, params=PARAMS, diagnostics="off")
     with Server("--threads=1") as server, sg.Client(server.target) as client:
         world = sg.World("bouncing_ball", **BALL)
-        kept = client.rollout(world, keep=True, **work)
-
-        def seconds(call) -> float:
-            before = server.processor_seconds()
-            call()
-            return server.processor_seconds() - before
-
-        calls = {
-            "rollout": lambda: client.rollout(world, **work),
-            "gradient": lambda: client.gradient(world, **work),
-            "vjp": kept.vjp,
-        }
-        if not kept.vjp().reused:
+        kept = client.rollout(world, keep=sg.Keep(state=["y"]), **work)
+        if not kept.vjp(cotangents[0]).reused:
             raise RuntimeError("the kept rollout was simulated again")
-        server.warm(*calls.values())
-        samples = {name: [] for name in calls}
-        for _ in range(rounds):
-            for name, call in calls.items():
-                samples[name].append(seconds(call))
-        took = {name: statistics.median(values) for name, values in samples.items()}
-    return took["vjp"] / (took["gradient"] - took["rollout"])
+        took = medians(server, {
+            "rollout": lambda: client.rollout(world, **work),
+            "gradient": lambda: client.gradient(world, cotangents=cotangents[0], **work),
+            "one": lambda: kept.vjp(cotangents[0]),
+            "four": lambda: kept.vjps(cotangents),
+        }, rounds)
+    reversal = took["gradient"] - took["rollout"]
+    return {"one": took["one"] / reversal, "four": took["four"] / 4 / reversal}
+
+
+def whys(rounds: int, instances: int = INSTANCES, steps: int = 500) -> dict[str, float]:
+    """Processor seconds of compare, sensitivity and tune, over those of the gradients that they are made of, asked for one by
+    one. Those of the first two record their paths; "plain" is compare over gradients that record none."""
+    y0 = np.random.default_rng(1).uniform(0.3, 1.0, (instances, 1))
+    work = dict(steps=steps, initial={"y": y0, "v": np.zeros_like(y0)}, params={"restitution": 0.8}, objective="final_height")
+    world, formats = sg.World("bouncing_ball", contact="toi"), ["f64", "f32", "bf16_safe"]
+    shuffled = [functools.reduce(lambda policy, role: policy.role(role, order=f"shuffled({k})"), ROLES, sg.Policy("f32")) for k in (1, 2, 3)]
+    tuning = dict(bound=0.1, keep=0.5, roles=["state", "dynamics", "adjoint"], sites=[], formats=["f64", "f32"])
+    with Server("--threads=1") as server, sg.Client(server.target) as client:
+        def gradients(policies, diagnostics="summary", **more):
+            for policy in policies:
+                client.gradient(world, policy=policy, diagnostics=diagnostics, **{**work, **more})
+
+        def trials():
+            """The policies that a search tried, on the instances that it tried them on."""
+            for sample, ids in (("search", tuned.search_ids), ("confirmation", tuned.confirmation_ids)):
+                tried = [t.formats for t in tuned.tried if t.sample == sample]
+                policies = [functools.reduce(lambda policy, named: policy.role(named[0], format=named[1]), zip(tuned.formats, formats), sg.Policy("f64"))
+                            for formats in tried]
+                gradients(["f64", *policies], "off", initial={n: x[ids] for n, x in work["initial"].items()}, instance_ids=ids)
+
+        tuned = client.tune(world, **tuning, **work)
+        took = medians(server, {
+            "compare": lambda: client.compare(world, policies=formats, **work),
+            "runs of compare": lambda: gradients(formats, path=True),
+            "plain": lambda: gradients(formats),
+            "sensitivity": lambda: client.sensitivity(world, policy="f32", runs=3, stochastic=False, **work),
+            "runs of sensitivity": lambda: gradients(["f32", *shuffled], path=True),
+            "tune": lambda: client.tune(world, **tuning, **work),
+            "runs of tune": trials,
+        }, rounds)
+    found = {name: took[name] / took[f"runs of {name}"] for name in ("compare", "sensitivity", "tune")}
+    return {**found, "plain": took["compare"] / took["plain"]}
 
 
 def under_load(rounds: int) -> dict[str, float]:
@@ -202,7 +242,7 @@ def end_of_work(server: Server) -> float:
 
 def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
             lowering: dict[str, float], functions: dict[str, float],
-            loaded: dict[str, float], large: float, late: float, vjp: float,
+            loaded: dict[str, float], large: float, late: float, vjp: dict[str, float], why: dict[str, float],
             gradient: float | None) -> list[tuple]:
     """`gradient`: of the ball, through the client, processor seconds."""
     f32 = engine["BM_Rollout/f32"]
@@ -221,7 +261,10 @@ def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
         ("f32 / bf16", f32 / engine["BM_Rollout/bf16"], ">= 0.4"),
         ("f32 / f16", f32 / engine["BM_Rollout/f16"], ">= 0.4"),
         ("gradient of all inputs / rollout", engine["BM_Gradient/f32"] / f32, "<= 6"),
-        ("Vjp of a kept rollout / (gradient - rollout), through the client", vjp, "<= 1.15"),
+        ("Vjp of a kept rollout / (gradient - rollout), through the client", vjp["one"], "<= 1.15"),
+        ("each of four cotangents in one Vjp / (gradient - rollout), through the client", vjp["four"], "<= 1.15"),
+        *((f"{name} / its runs, asked for one by one", why[name], "<= 1.1") for name in ("compare", "sensitivity", "tune")),
+        ("compare / the same gradients, no path recorded", why["plain"], ""),
         ("diagnostics summary / none, engine", summary / f32, ""),
         ("diagnostics summary through the client / none, engine", client["summary"] / engine["BM_Rollout/f32/wall"],
          "<= 1.2"),
@@ -312,7 +355,7 @@ def engine_table(quick: bool, gradient: float | None) -> str:
                  {name.split("/")[1]: seconds for name, seconds in
                   in_process("elementary_bench", repetitions).items() if not name.endswith("/wall")},
                  under_load(1 if quick else 5), first_large_gradient(), work_after_the_deadline(3 if quick else 10),
-                 kept_rollout(3 if quick else 9), gradient)
+                 kept_rollout(3 if quick else 9), whys(3 if quick else 9), gradient)
 
 
 def main() -> int:

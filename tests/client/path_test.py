@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import simgrad as sg
-from simgrad.path import Column
+from simgrad.path import Column, _first, _first_in_order
 
 # A test, then a loop with a test in each of three turns, then a number.
 LAYOUT = [
@@ -50,6 +50,26 @@ def test_paths_part_where_the_run_first_decided_otherwise():
     parted = mine.first_difference(path(*[other for other, _, _ in others]))
     assert parted.step.tolist() == [-1, 0, 0, 0, 0, 0]
     assert list(zip(parted.site, parted.index)) == [(site, index) for _, site, index in others]
+
+
+def test_many_instances_part_where_each_of_them_does():
+    """Without decisions in the turns of loops they are looked at together."""
+    random, compared = np.random.default_rng(0), 0
+    for _ in range(100):
+        layout, mine, others = [], [], []
+        for k, kind in enumerate(random.choice(["test", "count", "choice"], random.integers(1, 5))):
+            shape = [(), (3,), (2, 2)][random.integers(3)]
+            layout.append(Column(f"s{k}", kind, "bool" if kind == "test" else "int32", shape, 0, 0, (-1,) * len(shape)))
+            mine.append(random.integers(0, 2 if kind == "test" else 4, (20, *shape)))
+            others.append(np.where(random.random(mine[k].shape) < 0.8, mine[k], (mine[k] + 1) % 3))
+        parted = [n for n in range(20) if any((a[n] != b[n]).any() for a, b in zip(mine, others))]
+        mine, others = ([column[parted] for column in side] for side in (mine, others))
+        each = [_first(layout, [a[k] for a in mine], [b[k] for b in others]) for k in range(len(parted))]
+        assert _first_in_order(layout, mine, others) == each
+        compared += len(parted)
+    assert compared > 1000
+    assert _first_in_order(layout, *([column[:0] for column in side] for side in (mine, others))) == []
+    assert _first_in_order([], [], []) == []  # a world without tests
 
 
 def test_paths_of_other_structures_do_not_compare():

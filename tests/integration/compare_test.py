@@ -1,5 +1,6 @@
 """client.compare and `simgrad compare` against a live server: what they say is what the answers hold."""
 
+import html
 import json
 import re
 import shutil
@@ -64,7 +65,7 @@ def check(client, sentence, pair, world, arguments, policies):
     a, b = runs
     number = a.instances
     parted = a.path_signatures != b.path_signatures
-    checked = {"of": number, "parted": int(parted.sum()), "reference": policies[0], "other": policies[1], "line": ""}
+    checked = {"of": number, "parted": int(parted.sum()), "reference": policies[0], "other": policies[1]}
     name = facts.get("input")
     if name:
         kind = "initial" if name in a.initial else "params"
@@ -77,8 +78,17 @@ def check(client, sentence, pair, world, arguments, policies):
         }
         with np.errstate(divide="ignore", invalid="ignore"):
             relative = np.linalg.norm(h - g) / np.linalg.norm(g) if (h != g).any() else 0.0
+        if not np.isfinite(h - g).all():
+            relative = np.nan
         if "relative" in facts:
-            assert facts.pop("relative") == pytest.approx(relative, rel=1e-12)
+            assert facts.pop("relative") == pytest.approx(relative, rel=1e-12, nan_ok=True)
+    if "absorbed" in facts:
+        state = facts["state"]
+        checked |= {
+            "state": state,
+            "absorbed": b.absorption[state].absorbed / b.absorption[state].additions,
+            "reference_absorbed": a.absorption[state].absorbed / a.absorption[state].additions,
+        }
     if "step" in facts:
         # The prefix of `step` steps agrees in all instances, one more does not in this one.
         step, i = facts["step"], facts["instance"]
@@ -90,7 +100,7 @@ def check(client, sentence, pair, world, arguments, policies):
         after = [client.rollout(world, **short, policy=p) for p in policies]
         differs = after[0].path_signatures != after[1].path_signatures
         assert np.flatnonzero(differs)[0] == i
-        one = {**short, "initial": {n: x[i : i + 1] if np.ndim(x) > 1 else x for n, x in short["initial"].items()}}
+        one = {**short, "initial": {n: x[i : i + 1] if np.shape(x)[:1] == (number,) else x for n, x in short["initial"].items()}}
         alone = [client.rollout(world, **one, policy=p, first_instance=i, instances=1) for p in policies]
         traces = [{**r.sites, **r.events}[facts["site"]] for r in alone]
         checked |= {
@@ -106,7 +116,8 @@ def check(client, sentence, pair, world, arguments, policies):
         else:
             checked |= {"reference_held": traces[0].count[step], "held": traces[1].count[step]}
             assert traces[0].count[step] != traces[1].count[step]
-    assert facts == {key: checked[key] for key in facts}, sentence.text
+    checked["line"] = facts.get("line", "")  # a label: the name of the site says the same
+    np.testing.assert_equal(facts, {key: checked[key] for key in facts}, sentence.text)
     for said, key in (
         (r"zero in (\d+) of (\d+)", ("zero", "of")),
         (r"leaves the path of \S+ in (\d+) of (\d+)", ("parted", "of")),
@@ -149,6 +160,47 @@ def faint(x: sg.State, k: sg.Param = 1.0):
 @faint.objective
 def hardly(x):
     return 1e-9 * x  # vanishes in f16
+
+
+@sg.world
+def drift(x: sg.State, k: sg.Param = 0.01):
+    return x + k
+
+
+@drift.objective
+def arrived(x):
+    return x
+
+
+@sg.world
+def doubled(x: sg.State, k: sg.Param = 2.0):
+    return k * x
+
+
+@doubled.objective
+def square(x):
+    return x * x
+
+
+SAID = {  # by what is said: a world, the work, reference and other, and how often that is said
+    "its gradients are off by at most": (drift, dict(steps=3, initial={"x": [0.3]}, params={"k": 0.1}, objective="arrived"), ("f64", "f32"), 1),
+    "are absorbed, so that it stands still": (drift, dict(steps=40, initial={"x": np.full(3, 4.0)}, params={"k": 0.01}, objective="arrived"), ("f32", "bf16_unsafe"), 1),
+    "equals that in f64": (doubled, dict(steps=3, initial={"x": [0.5, 2.0]}, params={"k": 2.0}, objective="square"), ("f64", "f32"), 2),
+    "is not finite in f16_unsafe or in f64": (doubled, dict(steps=3, initial={"x": [0.5, 300.0]}, params={"k": 2.0}, objective="square"), ("f64", "f16_unsafe"), 2),
+    "where that in f16_unsafe is zero": (faint, dict(steps=1, initial={"x": [0.5, 0.25]}, params={"k": 1.0}, objective="hardly"), ("f16_unsafe", "f64"), 2),
+    "is zero in 2 of 2 instances, although it takes the path": (faint, dict(steps=1, initial={"x": [0.5, 0.25]}, params={"k": 1.0}, objective="hardly"), ("f64", "f16_unsafe"), 2),
+    "; paths part in 1 of 2 instances": (faint, dict(steps=1, initial={"x": [0.5, 0.1 + 1e-6]}, params={"k": 1.0}, objective="hardly"), ("f64", "f16_unsafe"), 2),
+    "holds at step 0": (faint, dict(steps=1, initial={"x": [0.1 + 1e-6, 0.5]}, params={"k": 1.0}, objective="hardly"), ("f16_unsafe", "f64"), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", SAID)
+def test_each_kind_of_sentence_states_what_the_answers_hold(client, words):
+    world, arguments, policies, times = SAID[words]
+    pair = client.compare(world, policies=list(policies), **arguments).pairs[policies[1]]
+    for sentence in pair.sentences:
+        check(client, sentence, pair, world, arguments, policies)
+    assert sum(words in sentence.text for sentence in pair.sentences) >= times, pair.sentences
 
 
 def test_a_path_that_parts_in_one_instance_is_not_why_all_gradients_are_zero(client):
@@ -463,6 +515,49 @@ def browser():
 def test_the_report_fetches_nothing(client):
     text = bounced(client).html()
     assert not re.search(r"<script|<link|<img|<iframe|@import|url\(|https?://(?!www\.w3\.org/2000/svg)", text)
+
+
+def rows_of(section, table):
+    """The cells of a table of the report."""
+    body = re.search(rf'<table data-table="{table}">.*?<tbody>(.*?)</tbody>', section)[1]
+    return [[html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in re.findall(r"<tr>(.*?)</tr>", body)]
+
+
+@pytest.mark.parametrize("work", [depressurized, bounced])
+def test_the_lines_and_tables_of_the_report_are_the_answers(client, work):
+    result = work(client)
+    page = result.html()
+
+    def said(pattern, text):
+        return [html.unescape(re.sub("</?code>", "`", found)) for found in re.findall(pattern, text)]
+
+    assert said('<p class="why">(.*?)</p>', page) == [pair.why for pair in result.pairs.values()]
+    for name, pair in result.pairs.items():
+        section = page.partition(f'<section data-pair="{name}">')[2].partition("</section>")[0]
+        assert said("<li>(.*?)</li>", section) == [sentence.text for sentence in pair.sentences]
+        a, b = result.results[result.reference], result.results[name]
+        parted = int((a.path_signatures != b.path_signatures).sum())
+        heads = re.findall(r"Where paths part: (\d+) of (\d+) instances|(No paths part)", section)
+        assert heads == [("", "", "No paths part") if not parted else (str(parted), str(a.instances), "")]
+        traces = [{**run.sites, **run.events} for run in (a, b)]
+        told = {site: (line, int(count), *margins) for site, line, count, *margins in rows_of(section, "sites")}
+        assert sum(count for _, count, *_ in told.values()) == parted and set(told) == set(traces[0])
+        for site, (_, _, *margins) in told.items():
+            for trace, text in zip(traces, margins):
+                ulps = trace[site].margin_ulps
+                step = int(np.abs(ulps).argmin())
+                nearest = f"{ulps[step]:.4g} ulp{'' if abs(ulps[step]) == 1 else 's'} at step {step}"
+                assert text == (nearest if np.isfinite(ulps[step]) else "")
+        differences = {what: cells for what, *cells in rows_of(section, "differences")}
+        for what, mine, theirs in (
+            *((f"state {n}", a.state[n], b.state[n]) for n in a.state),
+            *((f"gradient of {n}", a.initial[n], b.initial[n]) for n in a.initial),
+            *((f"gradient of {n}", a.params[n], b.params[n]) for n in a.params),
+        ):
+            off = np.abs(np.asarray(theirs, np.float64) - mine)
+            relative = np.linalg.norm(off) / np.linalg.norm(mine) if off.any() else 0.0
+            assert differences[what][0] == f"{off.max():.4g}"
+            assert float(differences[what][1]) == pytest.approx(relative, rel=1e-3)
 
 
 def test_a_browser_draws_the_report(client, tmp_path):

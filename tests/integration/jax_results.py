@@ -9,6 +9,7 @@ import functools
 import json
 import lzma
 import pathlib
+import re
 
 import numpy as np
 
@@ -21,8 +22,8 @@ INDEX = json.loads((FOLDER / "worlds.json").read_text())
 WORLDS = INDEX["worlds"]
 KEPT = [1, 2, 5, 10, 20, 50, 100]
 GRADIENT_STEPS = 3
-TITLE = "| world | operations | lines that decide | error, step 1 | error, step 100 | it grows to | gradient against |"
-RULE = "|---|---|---|---|---|---|---|"
+TITLE = "| world | operations | lines that decide | error, step 1 | error, step 100 | it grows to | gradient against | JAX / ours, time |"
+RULE = "|---|---|---|---|---|---|---|---|"
 
 
 @functools.cache
@@ -120,6 +121,15 @@ def slope_between(client, name):
     return None
 
 
+@functools.cache
+def times():
+    """By world, how many times as long jit(vmap) of JAX takes, and in which size: processor seconds of one core in f64, as
+    docs/performance.md has them of scripts/bench."""
+    page = (ROOT / "docs/performance.md").read_text()
+    measured = r"^\| (\w+) in f64, rollout: (\d+ × \d+) \|[^|]*\|[^|]*\| (\S+) \|"
+    return {name: f"{ratio} ({size})" for name, size, ratio in re.findall(measured, page, re.MULTILINE)}
+
+
 def row(client, name):
     """A line of the table."""
     facts = WORLDS[name]
@@ -132,7 +142,7 @@ def row(client, name):
     difference = abs(ours - theirs) / max(1.0, abs(theirs))
     return (
         f"| {name} | {facts['operations']} | {len(facts['sites'])} | {worst[0]:.0e} | {worst[-1]:.0e} | "
-        f"{facts['growth']:.0e} | {against}: {difference:.0e} |"
+        f"{facts['growth']:.0e} | {against}: {difference:.0e} | {times()[name]} |"
     )
 
 

@@ -9,6 +9,9 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import lzma
+import re
+import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -27,6 +30,8 @@ from jax_results import (
     slope_between,
     world,
 )
+
+import simgrad as sg
 
 FIRST, GROWN = 1e-12, 30
 LARGE = 2200  # operations: what compiles for long runs under --long
@@ -79,6 +84,43 @@ def test_every_line_that_decides_is_a_site_and_cheap_policies_run(client, name):
         assert found == known if level == "all" else found <= known
         loops = {op.decision_site for op in walk(world(name).program.step) if op.code == "while"}
         assert loops <= {site.partition("#")[0] for site in r.sites}
+
+
+LARGEST = max(WORLDS, key=lambda name: WORLDS[name]["operations"])
+FIRST_STEP = 5  # seconds, in which a program of 5,000 operations is admitted and gives its first step
+
+
+def test_the_largest_world_gives_its_first_step_soon_and_is_kept_by_its_digest(serve, pytestconfig):
+    client = serve()
+
+    def looked_up(result):
+        with urllib.request.urlopen(f"http://127.0.0.1:{client.server.metrics_port}/metrics") as page:
+            text = page.read().decode()
+        return float(re.search(rf'^simgrad_program_cache_total{{result="{result}"}} (\S+)$', text, re.MULTILINE)[1])
+
+    def first_step():
+        own = sg.World(program=world(LARGEST).program)  # as another caller sends it
+        return client.rollout(own, steps=1, policy="f64", **inputs(LARGEST))
+
+    assert 4500 < WORLDS[LARGEST]["operations"] < 5500
+    begin = time.monotonic()
+    answer = first_step()
+    took = time.monotonic() - begin
+    assert took <= FIRST_STEP * (1 if pytestconfig.getoption("--long") else 5)
+    assert (looked_up("miss"), looked_up("hit")) == (1, 0)
+    again = first_step()
+    assert (looked_up("miss"), looked_up("hit")) == (1, 1)
+    assert again.program.fingerprint == answer.program.fingerprint and again.path_signature == answer.path_signature
+
+
+# Written out, the pairs and cells of these would be 100,000 and 1,700,000 numbers.
+MOST_LITERALS = {"jaxmd_pairs": 5_000, "jaxmd_neighbours": 60_000}
+
+
+@pytest.mark.parametrize("name", sorted(WORLDS))
+def test_constants_that_are_folded_do_not_blow_up(name):
+    numbers = sum(len(op.literal) for op in walk(world(name).program.step))
+    assert numbers <= MOST_LITERALS.get(name, WORLDS[name]["operations"])
 
 
 def test_the_picture_of_the_docs_is_what_the_script_draws(server, tmp_path):

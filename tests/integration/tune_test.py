@@ -45,6 +45,13 @@ def test_the_knife_edge_is_the_site_that_flips_when_sums_are_reordered(client):
     assert "2 of 3" in result.table() and result.why in repr(result)
 
 
+def test_calls_are_those_of_the_runs_and_of_the_first_forks(client, tuned):
+    assert octagon(client, orders=["sequential"]).calls == 2
+    # Of two runs that part an instance runs again, in base and run, and once along the other path.
+    assert octagon(client).calls == 4 + 2 * (2 + 1)
+    assert tuned.calls == len(tuned.tried) + 2  # and the reference on both samples
+
+
 def test_digits_are_those_of_the_answers(client):
     result = octagon(client)
     values = np.array([r.values for r in (result.base, *result.results)])

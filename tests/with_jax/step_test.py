@@ -3,6 +3,7 @@
 JAX runs without fused multiply-adds. Gradients are those of jax.grad.
 """
 
+import time
 from typing import NamedTuple
 
 import jax
@@ -125,6 +126,23 @@ def test_operations_give_what_they_give_in_jax(client, name):
         return {"x": x if x.shape == (4,) else jnp.resize(x, 4), "k": (state["k"] + 1) % 4}
 
     compared(client, step, {"x": X, "k": PLACES}, 2, 2e-15)
+
+
+def test_five_thousand_operations_are_lowered_in_ten_seconds(client, pytestconfig):
+    """Of processor time; under --long in that, else with five times the room."""
+    bounds = np.linspace(-0.5, 0.5, 1000)
+
+    def step(state):
+        x = state["x"]
+        for bound in bounds:
+            x = jnp.where(x > bound, x - bound * jnp.sin(x), x + 0.5)
+        return {"x": x}
+
+    begin = time.process_time()
+    world = simgrad.jax.world(step, state={"x": X})
+    took = time.process_time() - begin
+    assert 4900 < world.report().operation_count < 6100 and took <= 10 * (1 if pytestconfig.getoption("--long") else 5)
+    assert simgrad.jax.check(world, client, steps=1).worst <= 1e-14
 
 
 def test_check_runs_a_step_and_a_world_and_prints_the_worst_leaf(client, capsys, monkeypatch):

@@ -212,9 +212,12 @@ class Path:
         parted = np.flatnonzero(step >= 0)
         packed = [p._packed[parted, step[parted]][:, None] for p in (self, other)]
         mine, others = ([column.decode(p)[:, 0] for column in self.layout] for p in packed)
-        for k, n in enumerate(parted):
-            place, index[n] = _first(self.layout, [a[k] for a in mine], [b[k] for b in others])
-            site[n] = self.layout[place].site
+        if any(loop >= 0 for column in self.layout for loop in column.loops):
+            found = [_first(self.layout, [a[k] for a in mine], [b[k] for b in others]) for k in range(len(parted))]
+        else:
+            found = _first_in_order(self.layout, mine, others)
+        for n, (place, element) in zip(parted, found):
+            site[n], index[n] = self.layout[place].site, element
         return FirstDifference(step.astype(np.int64), site, index)
 
     def to_proto(self) -> simgrad_pb2.Path:
@@ -281,6 +284,28 @@ def _first(
             found.append(((*when, place), place, tuple(int(i) for i in element)))
     _, place, element = min(found)
     return place, element
+
+
+def _first_in_order(
+    layout: tuple[Column, ...], mine: list[np.ndarray], others: list[np.ndarray]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """As _first, of many instances at once: where no column is of the turns of a loop, the first column that differs."""
+    instances = len(mine[0]) if mine else 0
+    found: list[tuple[int, tuple[int, ...]]] = [(0, ())] * instances
+    open_ = np.ones(instances, bool)
+    for place, (column, a, b) in enumerate(zip(layout, mine, others)):
+        a, b = (x.reshape(len(x), column.count) for x in (a, b))
+        differs = a != b
+        here = np.flatnonzero(open_ & differs.any(axis=1))
+        element = differs[here].argmax(axis=1)
+        if column.kind == "count":
+            counts = np.minimum(a, b)[here].astype(np.int64)
+            element = np.where(differs[here], counts, np.iinfo(np.int64).max).argmin(axis=1)
+        elements = np.stack(np.unravel_index(element, column.shape), axis=1).tolist() if column.shape else [[]] * len(here)
+        for n, i in zip(here.tolist(), elements):
+            found[n] = (place, tuple(i))
+        open_[here] = False
+    return found
 
 
 def _numbers(text: str) -> tuple[int, ...]:

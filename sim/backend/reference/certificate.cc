@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "precision/float_environment.h"
@@ -101,11 +102,14 @@ absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& ba
   }
   const precision::ScopedFloatEnvironment environment;
   const reference::Layouts layouts(*batch.program);
-  reference::InstanceRun instance(batch, layouts, row, 0.0, std::move(stop));
+  std::optional<reference::InstanceRun> instance;
+  // Operations behind the birth, in a step that may be a whole solve, say nothing of it.
+  const auto is_over = [&] { return (instance && instance->certificate()) || (stop && stop()); };
+  instance.emplace(batch, layouts, row, 0.0, is_over);
   const absl::Status ended =
-      UntilStopped([&] { reference::Replay(batch, health, seed_scale, start, instance); });
-  if (!ended.ok()) return ended;
-  return instance.certificate();
+      UntilStopped([&] { reference::Replay(batch, health, seed_scale, start, *instance); });
+  if (!ended.ok() && !instance->certificate()) return ended;
+  return instance->certificate();
 }
 
 }  // namespace simgrad::sim

@@ -6,8 +6,9 @@
 // Errors: INVALID_ARGUMENT if the batch does not fit its program; CANCELLED if `stop` returned
 //   true; nullopt if the instance is ok or the replay finds nothing (a checkpoint behind the
 //   birth).
-// Cost: a replay of one instance with the reference executor: from `start` for the phases input and
-//   forward; the whole trajectory for phase adjoint, with a copy of the states of every step.
+// Cost: a replay of one instance with the reference executor up to the birth: from `start` for the
+//   phases input and forward; the whole trajectory for phase adjoint, with a copy of the states of
+//   every step.
 // Threads: pure.
 #pragma once
 

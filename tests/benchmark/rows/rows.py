@@ -154,12 +154,13 @@ def _functions(size: Size, random: Any) -> tuple[Any, Any]:
 
 
 def _foreign(size: Size, random: Any) -> tuple[Any, Any]:
-    """The state that was measured, moved a little for each instance; what it is driven by is the same for all."""
+    """The state that was measured, its reals moved a little for each instance; what it is driven by is the same for all."""
     from worlds import foreign
 
     state, controls = foreign.start(size.settings["name"])
     around = {n: 1 + random.uniform(-1e-3, 1e-3, (size.instances, *x.shape)) for n, x in state.items()}
-    return {n: (x * around[n]).astype(x.dtype) for n, x in state.items()}, controls
+    reals = {n for n, x in state.items() if x.dtype.kind == "f"}
+    return {n: x * around[n] if n in reals else np.tile(x, (size.instances, *[1] * x.ndim)) for n, x in state.items()}, controls
 
 
 INPUTS: Mapping[str, Callable[[Size, Any], tuple[Any, Any]]] = {
@@ -194,6 +195,27 @@ _MIXED = _sizes((512, 10), (64, 4), (2, 2), operations=(3000, 600, 40), seed=7)
 _LENNARD_JONES = dict(particles=(64, 64, 27), cutoff=(2.0, 2.0, 1.4), h=0.004)
 _LIST = dict(skin=(0.3, 0.3, 0.3), capacity=(1200, 1200, 300), width=(48, 48, 26))
 _LAYERS = ([4, 64, 64, 1], [4, 64, 64, 1], [4, 8, 8, 1])
+# Instances and steps of every world of tests/data/jax, for the table of docs/jax.md.
+_WORLDS = {
+    "brax_ant": (64, 10),
+    "brax_hopper": (64, 20),
+    "brax_pendulum": (64, 10),
+    "diffrax_kvaerno5": (64, 1),
+    "diffrax_tsit5": (64, 5),
+    "jaxmd_neighbours": (16, 20),
+    "jaxmd_pairs": (64, 20),
+    "jaxopt_fixed_point": (256, 20),
+    "jaxopt_lbfgs": (64, 5),
+    "mjx_ball": (256, 20),
+    "mjx_hopper": (256, 20),
+    "mjx_hopper_fixed": (256, 20),
+    "mjx_humanoid": (16, 10),
+    "mjx_humanoid_of_mjx": (16, 10),
+    "mjx_pendulum": (256, 50),
+    "optimistix_fixed_point": (256, 20),
+    "optimistix_least_squares": (64, 5),
+    "optimistix_newton": (64, 5),
+}
 
 ROWS = [
     Row("ball with summary, rollout", "ball", "rollout", _BALL, 0.8, share=0.999, note="JAX's loop ends with the last instance of the batch"),
@@ -225,5 +247,11 @@ ROWS = [
     Row("MJX hopper, one iteration, gradient", "foreign", "gradient", _sizes((1024, 100), (64, 10), (2, 2), name="mjx_hopper_fixed", watch="qpos"), 2, note="unmodified; JAX has no gradient of more iterations"),
     Row("Brax ant, rollout", "foreign", "rollout", _sizes((256, 50), (16, 5), (2, 1), name="brax_ant"), 1, tolerance=0.2, share=0.9, note="unmodified; contacts carry rounding errors on: a start moved by 1e-6 moves JAX's own result by 0.04; in f64 both agree to 1e-11"),
     Row("JAX-MD 64 particles, rollout", "foreign", "rollout", _sizes((256, 100), (32, 10), (2, 3), name="jaxmd_pairs"), 1, note="unmodified"),
+    Row("JAX-MD 64 particles, no test told, rollout", "foreign", "rollout", _sizes((256, 100), (32, 10), (2, 3), name="jaxmd_pairs", tests="loops"), None, note='unmodified, with `tests="loops"`, as of 40,000 tests of pairs in a step'),
     Row("diffrax Kvaerno5, solves", "foreign", "rollout", _sizes((256, 1), (32, 1), (2, 1), name="diffrax_kvaerno5"), 3, note="unmodified"),
+    # Solvers stop within 1e-6 of what they look for, at the latest.
+    *(
+        Row(f"{name} in f64, rollout", "foreign", "rollout", _sizes(full, (8, 2), (2, 1), name=name), None, policy="f64", tolerance=1e-5)
+        for name, full in _WORLDS.items()
+    ),
 ]

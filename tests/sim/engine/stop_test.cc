@@ -46,6 +46,7 @@ Var Sines(Builder& b, Var x, int count) {
 // Where the sines of a program stand.
 struct Sines3 {
   int initial = 0, step = 0, terminal = 0;
+  bool divides = false;  // in front of those of the step, x by itself; behind them by zero
 };
 
 // One state of `elements`; the objective is the sum of what the terminal sines make of it.
@@ -56,7 +57,8 @@ Work SineWork(int64_t elements, const Sines3& sines, int64_t instances, int64_t 
   if (sines.initial > 0) {
     b.SetInitial([&]() -> Vars { return {Sines(b, x, sines.initial)}; });
   }
-  b.SetNext({Sines(b, x, sines.step) * k});
+  const Var next = Sines(b, sines.divides ? x / x : x, sines.step) * k;
+  b.SetNext({sines.divides ? next / (x - x) : next});
   b.AddObjective("sum", nullptr, [&](const Vars& states, const Vars&) {
     return b.Reduce(OpCode::kSum, Sines(b, states[0], sines.terminal));
   });
@@ -271,25 +273,49 @@ TEST_P(Stop, AfterItTheRunEndsSoonInStraightLineSteps) {
   }
 }
 
-TEST_P(Stop, EndsTheReplayForABirthCertificate) {
-  Work work = SineWork(1 << 12, {0, 64, 0}, 1, 2);
-  work.gradient.reset();
-  work.batch.inputs[0].tensor.Set(0, std::numeric_limits<double>::infinity());
+// Looks of a rollout with a birth in its first step.
+int64_t LooksUntilBorn(sim::Engine engine, Work& work, int64_t last) {
   int64_t looks = 0;
-  work.options.threads = 1;
-  work.options.stop = [&] { return ++looks < 0; };
-  sim::Observer nobody;
-  // Who waits for a compile is asked too: afterwards there is none.
-  ASSERT_TRUE(MakeEngine().Execute(work, nobody).ok());
-  looks = 0;
-  const auto whole = MakeEngine().Execute(work, nobody);
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  ASSERT_EQ(whole->certificates.size(), 1u);
-  // The replay is the last thing that runs.
-  const int64_t last = looks;
-  looks = 0;
   work.options.stop = [&] { return ++looks >= last; };
-  EXPECT_EQ(MakeEngine().Execute(work, nobody).status().code(), absl::StatusCode::kCancelled);
+  sim::Observer nobody;
+  const auto outcome = engine.Execute(work, nobody);
+  EXPECT_EQ(outcome.status().code(),
+            looks >= last ? absl::StatusCode::kCancelled : absl::StatusCode::kOk);
+  if (outcome.ok()) {
+    EXPECT_EQ(outcome->certificates.size(), 1u);
+  }
+  return looks;
+}
+
+Work BornWork(bool late) {
+  Work work = SineWork(1 << 12, {0, 64, 0, true}, 1, 2);
+  work.gradient.reset();
+  work.options.threads = 1;
+  // An element is born in the first operation, or all of them in the last.
+  if (!late) work.batch.inputs[0].tensor.Set(0, 0.0);
+  return work;
+}
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+TEST_P(Stop, EndsTheReplayForABirthCertificate) {
+  Work work = BornWork(true);
+  // Who waits for a compile is asked too: afterwards there is none.
+  LooksUntilBorn(MakeEngine(), work, kNever);
+  // The replay is the last thing that runs.
+  const int64_t looks = LooksUntilBorn(MakeEngine(), work, kNever);
+  EXPECT_EQ(LooksUntilBorn(MakeEngine(), work, looks), looks);
+}
+
+TEST_P(Stop, IsNotAskedBehindABirth) {
+  int64_t looks[2];
+  for (const bool late : {false, true}) {
+    Work work = BornWork(late);
+    LooksUntilBorn(MakeEngine(), work, kNever);
+    looks[late] = LooksUntilBorn(MakeEngine(), work, kNever);
+  }
+  // A replay that went on to the end of its step would look as often for either.
+  EXPECT_LT(looks[false], looks[true]);
 }
 
 // Ids that ascend are in order already.

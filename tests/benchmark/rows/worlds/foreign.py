@@ -29,10 +29,11 @@ def start(name: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return state, {k: x for k, x in known.items() if k == "control"}
 
 
-def world(name: str, watch: str = "") -> sg.World:
-    """`watch`: of a gradient, the leaf of the state whose squares the objective sums."""
+def world(name: str, watch: str = "", tests: str = "") -> sg.World:
+    """`watch`: of a gradient, the leaf of the state whose squares the objective sums. `tests`: another level."""
     program = program_pb2.Program()
     program.ParseFromString(lzma.decompress((FOLDER / f"{name}.program.xz").read_bytes()))
+    program.level = tests or program.level
     return sg.World(program=program)
 
 

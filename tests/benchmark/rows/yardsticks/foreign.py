@@ -46,7 +46,7 @@ def _step_of(name: str) -> Callable[[Any, Any], Any]:
     return step
 
 
-def rollout(states: Any, params: Any, steps: int, name: str) -> Any:
+def rollout(states: Any, params: Any, steps: int, name: str, **_: Any) -> Any:
     return all_steps.rollout(_step_of(name), states, params, steps=steps)
 
 
