@@ -109,13 +109,13 @@ std::vector<Case> Cases() {
        },
        20 * kInstances},  // n log n comparisons
       {"WholeNumbersOfAnotherType",
-       [many](v1::GradientRequest& r) {
+       [](v1::GradientRequest& r) {
          r.clear_cotangents();
          SetPerInstance(r, 1, v1::DTYPE_I64, {kInstances}, 8 * many);
        },
        (1 + sim::kConversionWork) * kInstances},
       {"States",
-       [many](v1::GradientRequest& r) {
+       [](v1::GradientRequest& r) {
          r.clear_cotangents();
          SetPerInstance(r, 0, v1::DTYPE_E4M3, {kInstances, kWidth}, many * kWidth);
        },

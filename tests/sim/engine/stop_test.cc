@@ -239,10 +239,11 @@ TEST_P(Stop, IsAskedForInsideEveryOperation) {
   };
   // What goes in and comes out is looked at, too.
   EXPECT_GE(looks_of([](Builder&, Var x) { return x; }), 4);
-  for (const auto& [name, apply] : operations) {
+  for (const auto& operation : operations) {
+    const Apply& apply = operation.second;
     const int64_t once = looks_of(apply);
     const auto twice = [&](Builder& b, Var x) { return apply(b, apply(b, x)); };
-    EXPECT_GE(looks_of(twice), once + 2) << name;
+    EXPECT_GE(looks_of(twice), once + 2) << operation.first;
   }
 }
 
