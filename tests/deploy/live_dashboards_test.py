@@ -60,10 +60,10 @@ class Watched:
             lambda: prometheus.query("count_over_time(simgrad_ready[1m]) >= 2"), "two scrapes"
         )
         if on_gpu is not None:  # before the clock starts: its kernels take seconds to compile
-            with sg.Client(on_gpu.target, timeout=60) as client:
+            with sg.Client(on_gpu.target, timeout=600) as client:
                 event_load.ordinary(client)
         self.start = time.time()
-        with sg.Client(server.target, timeout=60) as client:
+        with sg.Client(server.target, timeout=600) as client:
             for i, cause in enumerate(event_load.EVERYTHING):  # one after the other, to be seen
                 share = (i + 1) / len(event_load.EVERYTHING)
                 cause(client)
