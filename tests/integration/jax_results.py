@@ -124,7 +124,7 @@ def slope_between(client, name):
 @functools.cache
 def times():
     """By world, how many times as long jit(vmap) of JAX takes, and in which size: processor seconds of one core in f64, as
-    docs/performance.md has them of scripts/bench."""
+    docs/performance.md has them of scripts/bench; none of a world that was not measured."""
     page = (ROOT / "docs/performance.md").read_text()
     measured = r"^\| (\w+) in f64, rollout: (\d+ × \d+) \|[^|]*\|[^|]*\| (\S+) \|"
     return {name: f"{ratio} ({size})" for name, size, ratio in re.findall(measured, page, re.MULTILINE)}
@@ -142,7 +142,7 @@ def row(client, name):
     difference = abs(ours - theirs) / max(1.0, abs(theirs))
     return (
         f"| {name} | {facts['operations']} | {len(facts['sites'])} | {worst[0]:.0e} | {worst[-1]:.0e} | "
-        f"{facts['growth']:.0e} | {against}: {difference:.0e} | {times()[name]} |"
+        f"{facts['growth']:.0e} | {against}: {difference:.0e} | {times().get(name, '')} |"
     )
 
 

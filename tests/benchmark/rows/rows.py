@@ -244,7 +244,7 @@ ROWS = [
     Row("cholesky and solve of 24 x 24, rollout", "linear_algebra", "rollout", _sizes((1024, 20), (64, 5), (2, 2), n=(24, 24, 4)), 1),
     Row("cholesky and solve of 24 x 24, gradient", "linear_algebra", "gradient", _sizes((1024, 20), (64, 5), (2, 2), n=(24, 24, 4)), 1),
     Row("MJX hopper, rollout", "foreign", "rollout", _sizes((1024, 100), (64, 10), (2, 2), name="mjx_hopper"), 1, note="unmodified"),
-    Row("MJX hopper, one iteration, gradient", "foreign", "gradient", _sizes((1024, 100), (64, 10), (2, 2), name="mjx_hopper_fixed", watch="qpos"), 2, note="unmodified; JAX has no gradient of more iterations"),
+    Row("MJX hopper, one iteration, gradient", "foreign", "gradient", _sizes((1024, 100), (64, 10), (2, 2), name="mjx_hopper_fixed", watch="qpos"), 2, tolerance=0.05, note="unmodified; JAX has no gradient of more iterations; a start moved by 1e-6 moves this gradient by 0.017"),
     Row("Brax ant, rollout", "foreign", "rollout", _sizes((256, 50), (16, 5), (2, 1), name="brax_ant"), 1, tolerance=0.2, share=0.9, note="unmodified; contacts carry rounding errors on: a start moved by 1e-6 moves JAX's own result by 0.04; in f64 both agree to 1e-11"),
     Row("JAX-MD 64 particles, rollout", "foreign", "rollout", _sizes((256, 100), (32, 10), (2, 3), name="jaxmd_pairs"), 1, note="unmodified"),
     Row("JAX-MD 64 particles, no test told, rollout", "foreign", "rollout", _sizes((256, 100), (32, 10), (2, 3), name="jaxmd_pairs", tests="loops"), None, note='unmodified, with `tests="loops"`, as of 40,000 tests of pairs in a step'),

@@ -38,5 +38,5 @@ def world(name: str, watch: str = "", tests: str = "") -> sg.World:
 
 
 def given(states: Any, params: Any) -> dict[str, Any]:
-    """What the rows call params are controls here."""
-    return {"initial": states, "controls": params}
+    """What the rows call params are controls here. A model without actuators has one without elements, and its world none."""
+    return {"initial": states, "controls": {n: x for n, x in params.items() if x.size}}
