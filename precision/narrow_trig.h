@@ -8,7 +8,7 @@
 //   result of 1. Rounded once, the result is correct for every f32, whether multiply-adds are fused or
 //   not (ADR 0030, ADR 0080).
 // Errors: none; Inf and NaN give the canonical NaN.
-// Cost: 35 operations below 2^22, no table, no branch, no division. From 2^22 on the f64
+// Cost: 35 operations below 2^22, 25 where multiply-adds are fused; no table, no branch, no division. From 2^22 on the f64
 //   algorithm, for which a group of lanes branches as a whole. Threads: pure; host and device.
 #pragma once
 

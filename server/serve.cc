@@ -58,18 +58,27 @@ sigset_t EndSignals() {
 // one for the log.
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 
+// Whether the operator set the allocator's parameter, by its tunable or by its older name.
+bool IsSetByOperator(const char* parameter, const char* older) {
+  const char* const tunables = std::getenv("GLIBC_TUNABLES");
+  const std::string tunable = absl::StrCat("glibc.malloc.", parameter, "=");
+  return std::getenv(older) != nullptr ||
+         (tunables != nullptr && std::strstr(tunables, tunable.c_str()) != nullptr);
+}
+
 // Lets the allocator keep a few MiB that a request freed for the next request, where by default it
 // returns most of them: 236 pages were made anew, and cleared, for each gradient of one small
-// instance over 1,000 steps, a third of its processor time. Each arena keeps kKeptBytes at most.
-// GLIBC_TUNABLES of the operator go before.
+// instance over 1,000 steps, a third of its processor time. At the end of an arena kKept bytes may
+// stay free. Parameters that the operator set take precedence.
 void KeepFreedMemory() {
-  const char* const tunables = std::getenv("GLIBC_TUNABLES");
-  if (tunables != nullptr && std::strstr(tunables, "glibc.malloc.") != nullptr) return;
-  constexpr int kKeptBytes = 8 << 20;
+  constexpr int kKept = 8 << 20;
   constexpr int kGrowth = 1 << 20;
-  mallopt(M_MMAP_THRESHOLD, kKeptBytes);
-  mallopt(M_TRIM_THRESHOLD, kKeptBytes);
-  mallopt(M_TOP_PAD, kGrowth);
+  const auto set = [](int parameter, int value, const char* name, const char* older) {
+    if (!IsSetByOperator(name, older)) mallopt(parameter, value);
+  };
+  set(M_MMAP_THRESHOLD, kKept, "mmap_threshold", "MALLOC_MMAP_THRESHOLD_");
+  set(M_TRIM_THRESHOLD, kKept, "trim_threshold", "MALLOC_TRIM_THRESHOLD_");
+  set(M_TOP_PAD, kGrowth, "top_pad", "MALLOC_TOP_PAD_");
 }
 
 // A server whose work may be cancelled from another thread, as long as it is there.

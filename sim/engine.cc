@@ -250,6 +250,8 @@ absl::Status Execution::Reverse() {
   const bool sums = !BlockSums::WantedOf(numerical_).empty();
   const bool only_finite = work_.gradient->reduction == InstanceReduction::kFiniteOnly;
   const std::shared_ptr<const void> end = sums && only_finite ? run_.SaveState() : nullptr;
+  // A run that was stopped has no state to come back to.
+  if (absl::Status status = WasStopped(); !status.ok()) return status;
   InstanceWeights over;
   const auto weigh = [&] { return UntilStopped([&] { over = Weights(true); }); };
   if (absl::Status weighed = sums ? weigh() : absl::OkStatus(); !weighed.ok()) return weighed;

@@ -19,8 +19,8 @@
 
 namespace simgrad::sim {
 
-// Thrown when a run is asked to end. It never leaves an executor: the methods of Run return
-// CANCELLED, and the run cannot be used any further.
+// Thrown when work is asked to end; UntilStopped makes a status of it. It never leaves an executor: the
+// methods of Run return CANCELLED, and the run cannot be used any further.
 struct StopRequested {
   static absl::Status Status() { return absl::CancelledError("the run was asked to stop"); }
 };

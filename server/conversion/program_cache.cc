@@ -128,15 +128,17 @@ ProgramCache::Use ProgramCache::programs() const {
 
 absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(
     const v1::World& world, const std::string& field, const CompileControl& control) {
-  Compilation compilation(control);
   std::string key;
+  // Only looks at the clock: a world that is found takes no memory.
+  sim::PassBudget looks(control.stop);
   const absl::Status ended =
-      sim::WithinBudget([&] { key = sim::Fingerprint(BytesOf(world), compilation.budget()); });
-  if (!ended.ok()) return compilation.StatusOf(ended, "");
+      sim::WithinBudget([&] { key = sim::Fingerprint(BytesOf(world), &looks); });
+  if (!ended.ok()) return ended;
   {
     std::lock_guard lock(mutex_);
     if (auto found = worlds_.Find(key)) return found;
   }
+  Compilation compilation(control);
   auto program = WorldFromProto(world, field, compilation);
   if (!program.ok()) {
     on_lookup_(Lookup::kFailed);

@@ -23,7 +23,9 @@ using validation::LimitExceeded;
 std::string Sha256(const std::string& bytes, sim::WorkMeter& meter) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(),
                                                                      EVP_MD_CTX_free);
-  EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr);
+  if (hash == nullptr || EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr) != 1) {
+    throw std::bad_alloc();
+  }
   sim::InPieces(meter, static_cast<int64_t>(bytes.size()), 1, [&](int64_t begin, int64_t end) {
     EVP_DigestUpdate(hash.get(), bytes.data() + begin, static_cast<size_t>(end - begin));
   });

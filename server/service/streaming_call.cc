@@ -96,7 +96,11 @@ absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
   // The work is a part of this call, so it asks for more while this lives.
   const auto reserve = [this](int64_t more_bytes) { return memory_.Grow(more_bytes); };
   const auto take_content = [this](int64_t bytes) { return upload_.Grow(kRequestCopies * bytes); };
-  const auto take_numbers = [this](int64_t bytes) { return upload_.Grow(bytes); };
+  const auto take_numbers = [this](int64_t bytes) {
+    if (!upload_.Grow(bytes)) return false;
+    numbers_bytes_ += bytes;
+    return true;
+  };
   return prepare(record_.world,
                  {memory.Control(cancellation_), reserve, take_content, take_numbers});
 }
@@ -181,6 +185,8 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   if (!prepared.ok()) return End(prepared.status());
   record_.instances = prepared->work.batch.instances;
   record_.steps = prepared->work.batch.steps;
+  // The memory of the work has the numbers in it.
+  upload_.Resize(upload_.bytes() - std::exchange(numbers_bytes_, 0));
   auto memory =
       context_.scheduler->Reserve(prepared->memory_bytes, scheduling::MemoryUse::kWork, caller_);
   if (const auto* refusal = std::get_if<scheduling::Refusal>(&memory)) return Refuse(*refusal);

@@ -143,6 +143,7 @@ class StreamingCall final : public sim::Observer,
   metrics::CallerMetrics* caller_metrics_ = nullptr;
   scheduling::Scheduler::Arrival arrival_;
   scheduling::MemoryBudget::Reservation upload_;
+  int64_t numbers_bytes_ = 0;  // of upload_: what the work's numbers take until it is admitted
   scheduling::MemoryBudget::Reservation memory_;
   scheduling::WorkQueue::Turn* turn_ = nullptr;           // while it runs on a worker
   absl::Duration waited_in_lane_ = absl::ZeroDuration();  // before it was prepared

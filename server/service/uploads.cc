@@ -62,7 +62,7 @@ void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer, Ori
   sender.open.push_back({std::move(upload), now, origin.of_caller, read - sender.delivered});
 }
 
-// Those that began later take what had come of this one by then for bytes of nobody, until it goes.
+// Uploads that began later count what had come of this one by then as read before them, until it ends.
 std::shared_ptr<Upload> Uploads::Take(Peer& peer, std::vector<Open>::iterator one, int64_t bytes) {
   peer.delivered += bytes;
   for (auto later = std::next(one); later != peer.open.end(); ++later) {

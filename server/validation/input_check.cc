@@ -269,7 +269,9 @@ absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldS
     if (missing.size() == kMostNamed) {
       ++others;
     } else {
-      missing.push_back(absl::StrCat(KindName(input.kind), " '", input.name, "'"));
+      const std::string elsewhere =
+          list.name == first_list ? "" : absl::StrCat(" (", field, ".", list.name, ")");
+      missing.push_back(absl::StrCat(KindName(input.kind), " '", input.name, "'", elsewhere));
     }
   }
   if (missing.empty()) return absl::OkStatus();

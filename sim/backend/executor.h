@@ -114,7 +114,7 @@ class ForwardCounts {
 
 // One batch being run. Threads: one caller at a time; a run has its own worker threads.
 // Errors: CANCELLED if RunOptions::stop returned true; the run cannot be used any further. Calls
-// without a status may be stopped too: SaveState then returns null, RestoreState does nothing, and
+// without a status may be stopped too: SaveState then returns null, RestoreState restores a part, and
 // State, Export and Values return unspecified values.
 class Run {
  public:

@@ -1,4 +1,4 @@
-"""What a reversal and a comparison cost beside the runs that they are made of: figures of run.py, by processor time.
+"""The cost of a reversal and of a comparison beside the runs that they are made of: figures of run.py, by processor time.
 
 The reversal in a small size with five times the room; under --long both in the sizes of docs/performance.md, and as asked.
 A normal run counts the calls of comparisons (compare_test.py, tune_test.py).
@@ -24,11 +24,13 @@ def is_long(pytestconfig):
 
 def test_a_reversal_costs_what_a_gradient_does_beyond_its_rollout(is_long):
     found = run.kept_rollout(9) if is_long else run.kept_rollout(3, 512, 400)
-    assert set(found) == {"one", "four"} and max(found.values()) <= 1.15 * (1 if is_long else SLACK), found
+    assert set(found) == {"one", "four"} and min(found.values()) > 0
+    assert max(found.values()) <= 1.15 * (1 if is_long else SLACK), found
 
 
 @pytest.mark.long  # compiles gradients under twenty policies
 def test_compare_sensitivity_and_tune_cost_what_their_runs_cost():
     found = run.whys(9)
     assert found.pop("plain") > 0
-    assert set(found) == {"compare", "sensitivity", "tune"} and max(found.values()) <= 1.1, found
+    assert set(found) == {"compare", "sensitivity", "tune"} and min(found.values()) > 0
+    assert max(found.values()) <= 1.1, found

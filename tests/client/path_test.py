@@ -58,7 +58,7 @@ def test_many_instances_part_where_each_of_them_does():
     for _ in range(100):
         layout, mine, others = [], [], []
         for k, kind in enumerate(random.choice(["test", "count", "choice"], random.integers(1, 5))):
-            shape = [(), (3,), (2, 2)][random.integers(3)]
+            shape = [(), (3,), (2, 2), (0,)][random.integers(4)]
             layout.append(Column(f"s{k}", kind, "bool" if kind == "test" else "int32", shape, 0, 0, (-1,) * len(shape)))
             mine.append(random.integers(0, 2 if kind == "test" else 4, (20, *shape)))
             others.append(np.where(random.random(mine[k].shape) < 0.8, mine[k], (mine[k] + 1) % 3))

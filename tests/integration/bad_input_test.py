@@ -369,7 +369,7 @@ def test_all_that_is_missing_is_told_at_once(client):
     with pytest.raises(errors.InvalidArgument) as refused:
         client.rollout(BALL, steps=3, initial={"y": [0.5]})
     assert refused.value.field == "spec.initial"
-    assert "state 'v', param 'k' have no default and must be sent" in str(refused.value)
+    assert "state 'v', param 'k' (spec.params) have no default and must be sent" in str(refused.value)
     with pytest.raises(errors.InvalidArgument, match="param 'k' has no default and must be sent"):
         client.rollout(BALL, **wrong(params={}))
 

@@ -1,4 +1,4 @@
-"""What a request freed serves the next one: its pages are not made anew by the kernel."""
+"""Memory that a request freed serves the next one: the kernel does not make its pages anew."""
 
 import contextlib
 import pathlib
@@ -43,7 +43,7 @@ def test_small_gradients_take_their_memory_again():
     assert _faults_of_a_call({"GLIBC_TUNABLES": ""}) < 40
 
 
-def test_the_allocators_settings_of_the_operator_go_before():
+def test_the_allocators_settings_of_the_operator_take_precedence():
     # Blocks above 64 KiB are returned at once.
     settings = "glibc.malloc.mmap_threshold=65536:glibc.malloc.trim_threshold=65536"
     assert _faults_of_a_call({"GLIBC_TUNABLES": settings}) > 40

@@ -9,8 +9,9 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import lzma
+import os
+import pathlib
 import re
-import time
 import urllib.request
 
 import numpy as np
@@ -87,7 +88,12 @@ def test_every_line_that_decides_is_a_site_and_cheap_policies_run(client, name):
 
 
 LARGEST = max(WORLDS, key=lambda name: WORLDS[name]["operations"])
-FIRST_STEP = 5  # seconds, in which a program of 5,000 operations is admitted and gives its first step
+FIRST_STEP = 5  # seconds of the server's processor time, in which a program of 5,000 operations is admitted and gives its first step
+
+
+def processor_seconds(pid):
+    after_name = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_the_largest_world_gives_its_first_step_soon_and_is_kept_by_its_digest(serve, pytestconfig):
@@ -103,9 +109,9 @@ def test_the_largest_world_gives_its_first_step_soon_and_is_kept_by_its_digest(s
         return client.rollout(own, steps=1, policy="f64", **inputs(LARGEST))
 
     assert 4500 < WORLDS[LARGEST]["operations"] < 5500
-    begin = time.monotonic()
+    begin = processor_seconds(client.server.process.pid)
     answer = first_step()
-    took = time.monotonic() - begin
+    took = processor_seconds(client.server.process.pid) - begin
     assert took <= FIRST_STEP * (1 if pytestconfig.getoption("--long") else 5)
     assert (looked_up("miss"), looked_up("hit")) == (1, 0)
     again = first_step()

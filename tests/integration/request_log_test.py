@@ -28,7 +28,7 @@ def test_every_request_is_one_line_of_json_whose_stages_add_up(start):
     with sg.Client(server.target) as client:
         client.gradient(BALL, objective="final_height", **FALL)
         with pytest.raises(sg.DeadlineExceeded):
-            client.rollout(BALL, **{**FALL, "steps": 10_000_000}, timeout=1)
+            client.rollout(BALL, **{**FALL, "steps": 10_000_000, "instances": 4096}, timeout=1)
         with pytest.raises(sg.InvalidArgument):
             client.rollout(BALL, steps=-1, initial=FALL["initial"])
     with grpc.insecure_channel(server.target) as channel:
@@ -60,7 +60,7 @@ def test_the_least_level_is_that_of_the_flag(start):
     with sg.Client(server.target) as client:
         client.rollout(BALL, **FALL)
         with pytest.raises(sg.DeadlineExceeded):
-            client.rollout(BALL, **{**FALL, "steps": 10_000_000}, timeout=1)
+            client.rollout(BALL, **{**FALL, "steps": 10_000_000, "instances": 4096}, timeout=1)
     requests = [line for line in lines_of(server) if line["event"] == "request"]
     assert [(line["code"], line["level"]) for line in requests] == [("DeadlineExceeded", "warning")]
 

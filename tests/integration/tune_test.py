@@ -47,7 +47,7 @@ def test_the_knife_edge_is_the_site_that_flips_when_sums_are_reordered(client):
 
 def test_calls_are_those_of_the_runs_and_of_the_first_forks(client, tuned):
     assert octagon(client, orders=["sequential"]).calls == 2
-    # Of two runs that part an instance runs again, in base and run, and once along the other path.
+    # An instance of two runs that part runs again, in base and run, and once along the other path.
     assert octagon(client).calls == 4 + 2 * (2 + 1)
     assert tuned.calls == len(tuned.tried) + 2  # and the reference on both samples
 

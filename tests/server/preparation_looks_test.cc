@@ -225,7 +225,7 @@ TEST(PreparationMemory, OfCotangentsInSmallFormatsIsAskedForBeforeTheyAreRead) {
   has_memory = false;
   const absl::Status refused = Prepare(request, cache, {}, control).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
-  // What is sent as f64 takes no more than its copy, which every request has.
+  // Numbers that are sent as f64 take no more than their copy, which every request has.
   asked = 0;
   EXPECT_TRUE(Prepare(Base(), cache, {}, control).ok());
   EXPECT_EQ(asked, 0);

@@ -129,7 +129,7 @@ def test_operations_give_what_they_give_in_jax(client, name):
 
 
 def test_five_thousand_operations_are_lowered_in_ten_seconds(client, pytestconfig):
-    """Of processor time; under --long in that, else with five times the room."""
+    """Processor time counts; a normal run has five times the room."""
     bounds = np.linspace(-0.5, 0.5, 1000)
 
     def step(state):

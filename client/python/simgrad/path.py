@@ -297,6 +297,8 @@ def _first_in_order(
         a, b = (x.reshape(len(x), column.count) for x in (a, b))
         differs = a != b
         here = np.flatnonzero(open_ & differs.any(axis=1))
+        if not here.size:
+            continue
         element = differs[here].argmax(axis=1)
         if column.kind == "count":
             counts = np.minimum(a, b)[here].astype(np.int64)

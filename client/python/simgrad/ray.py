@@ -85,19 +85,23 @@ class Pool(pool.Pool):
     ):
         if servers < 1:
             raise ValueError(f"servers {servers!r}: at least 1")
+        self.actors: list[Any] = []
         # Refuses wrong options before there is an actor.
         super().__init__(self._targets, credentials=credentials, **options)
-        owner = ray.remote(_Owner).options(
-            num_gpus=num_gpus,
-            num_cpus=num_cpus,
-            max_restarts=max_restarts,
-            scheduling_strategy="SPREAD",
-        )
         threads = max(int(num_cpus), 1) if threads is None else threads
         path = None if server is None else os.fspath(server)
-        self.actors = [
-            owner.remote(device, threads, path, list(flags), insecure) for _ in range(servers)
-        ]
+        try:
+            owner = ray.remote(_Owner).options(
+                num_gpus=num_gpus,
+                num_cpus=num_cpus,
+                max_restarts=max_restarts,
+                scheduling_strategy="SPREAD",
+            )
+            for _ in range(servers):
+                self.actors.append(owner.remote(device, threads, path, list(flags), insecure))
+        except Exception:
+            self.close()
+            raise
         try:
             ray.get([actor.target.remote() for actor in self.actors], timeout=start_timeout)
         except Exception as error:

@@ -166,7 +166,7 @@ def _name_lines(result: results.Rollout, world: World) -> None:
     """Tells the sites and halts of a program of one's own which line they are."""
     if world.program is None:
         return
-    lines = world.site_lines
+    lines = world.lines_of_sites()
     for name, site in result.sites.items():
         site.line = lines.get(name, "")
     for name, event in result.events.items():

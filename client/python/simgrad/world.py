@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
 import os
 import pathlib
@@ -29,6 +28,9 @@ class World:
       config: numbers, words and flags that shape a built-in world, for example contact="toi",
         elements=9.
     """
+
+    # Of the program as it was when they were asked for: its bytes, and the line of each site.
+    _lines: tuple[bytes, Mapping[str, str]] | None = None
 
     def __init__(
         self,
@@ -82,10 +84,14 @@ class World:
         """The inline program, or None for a built-in world."""
         return self._message.program if self._message.WhichOneof("source") == "program" else None
 
-    @functools.cached_property
-    def site_lines(self) -> Mapping[str, str]:
+    def lines_of_sites(self) -> Mapping[str, str]:
         """The line of the caller's file of each site of an inline program, by the site's name."""
-        return {} if self.program is None else site_lines(self.program)
+        if self.program is None:
+            return {}
+        written = self.program.SerializeToString(deterministic=True)
+        if self._lines is None or self._lines[0] != written:
+            self._lines = (written, site_lines(self.program))
+        return self._lines[1]
 
     def to_proto(self) -> simgrad_pb2.World:
         return self._message

@@ -460,9 +460,11 @@ void CompiledRun::Sample(Worker& worker, int64_t group, int64_t t) const {
     const int64_t rows = live == lanes() ? 1 : field.count;
     const int64_t each = live == lanes() ? field.count * lanes() : live;
     for (int64_t row = 0; row < rows; ++row) {
-      worker.meter.Add(each);
-      const std::byte* const begin = from + row * lanes() * BytesOf(field.carrier);
-      NoteStates(begin, field.carrier, each, smallest_normal, range);
+      const std::byte* const values = from + row * lanes() * BytesOf(field.carrier);
+      InPieces(worker.meter, each, 1, [&](int64_t begin, int64_t end) {
+        NoteStates(values + begin * BytesOf(field.carrier), field.carrier, end - begin,
+                   smallest_normal, range);
+      });
     }
   }
 }
@@ -563,7 +565,7 @@ void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
   const auto& from = *static_cast<const std::vector<GroupState>*>(saved.get());
   is_published_ = false;
   const int64_t work = CopyWork();
-  // Nobody reads what a run that was stopped has restored.
+  // A run that was stopped gives unspecified values, or CANCELLED.
   UntilStopped([&] {
     WorkMeter meter(options_.stop);
     for (size_t group = 0; group < groups_.size(); ++group) {

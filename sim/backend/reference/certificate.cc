@@ -103,7 +103,7 @@ absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& ba
   const precision::ScopedFloatEnvironment environment;
   const reference::Layouts layouts(*batch.program);
   std::optional<reference::InstanceRun> instance;
-  // Operations behind the birth, in a step that may be a whole solve, say nothing of it.
+  // Operations after the birth, in a step that may be a whole solve, say nothing of it.
   const auto is_over = [&] { return (instance && instance->certificate()) || (stop && stop()); };
   instance.emplace(batch, layouts, row, 0.0, is_over);
   const absl::Status ended =

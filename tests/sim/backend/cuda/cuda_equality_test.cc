@@ -113,7 +113,7 @@ std::string CheckRandomCase(uint64_t seed, const sim::equality::CaseOptions& opt
   return "";
 }
 
-// Of the cases from `first` on, few that together meet all that any of them meets: each time the one
+// Few of the cases from `first` on, that together meet all that any of them meets: each time the one
 // that meets most of what is left. A case costs sixteen texts to compile, and little to choose.
 std::vector<uint64_t> CoveringSeeds(uint64_t first, Coverage& met) {
   constexpr size_t kCandidates = 300;
