@@ -25,6 +25,7 @@
 #include "server/service/contents.h"
 #include "server/service/descriptor_limit.h"
 #include "server/service/device.h"
+#include "server/service/freed_memory.h"
 #include "server/service/port_probe.h"
 #include "server/service/request_log.h"
 #include "server/service/rollout_probe.h"
@@ -425,6 +426,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   uploads_ = std::make_shared<Uploads>(UploadLimitsOf(config, scheduler_->memory_limit_bytes()),
                                        scheduler_->memory(), bytes_read, [] { malloc_trim(0); });
   streams_->Add(uploads_);
+  streams_->Add(std::make_shared<FreedMemory>([] { malloc_trim(0); }));
   held_refusals_ = std::make_shared<HeldRefusals>(
       kMostHeldRefusals, [scheduler = scheduler_.get()] { return scheduler->Room(); });
   streams_->Add(held_refusals_);
