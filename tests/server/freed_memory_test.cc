@@ -18,7 +18,7 @@ TEST(FreedMemory, GoesBackOnceInEachInterval) {
   EXPECT_EQ(look_after(kInterval - std::chrono::milliseconds(1)), 0);
   EXPECT_EQ(look_after(kInterval), 1);
   EXPECT_EQ(look_after(kInterval + std::chrono::milliseconds(25)), 1);
-  // A look that came late begins the next interval.
+  // A late look begins the next interval.
   EXPECT_EQ(look_after(3 * kInterval), 2);
   EXPECT_EQ(look_after(4 * kInterval - std::chrono::milliseconds(1)), 2);
   EXPECT_EQ(look_after(4 * kInterval), 3);

@@ -29,7 +29,7 @@ class World:
         elements=9.
     """
 
-    # Of the program as it was when they were asked for: its bytes, and the line of each site.
+    # The bytes of the program when its lines were asked for, and the line of each site.
     _lines: tuple[bytes, Mapping[str, str]] | None = None
 
     def __init__(
