@@ -38,7 +38,7 @@ ALLOWED = {
     "server/scheduling": ("server/scheduling/", "sim/", "precision/", "absl/"),
     "server/config": ("server/config/", "absl/"),
     "server/validation": ("server/validation/", "simgrad/v1/", "google/protobuf/",
-                          "sim/program/field_error.h", "absl/"),
+                          "sim/program/field_error.h", "sim/work_meter.h", "absl/"),
     "server/metrics": ("server/metrics/", "server/config/", "server/descriptor.h", "sim/", "precision/", "prometheus/",
                        "absl/"),
     "server/conversion": ("server/conversion/", "server/validation/", "server/config/",
