@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -118,7 +119,7 @@ std::string CheckRandomCase(uint64_t seed, const sim::equality::CaseOptions& opt
 std::vector<uint64_t> CoveringSeeds(uint64_t first, Coverage& met) {
   constexpr size_t kCandidates = 300;
   std::vector<Coverage> of_case(kCandidates);
-  const auto reference = sim::MakeReferenceExecutor();
+  const std::shared_ptr<sim::Executor> reference = sim::MakeReferenceExecutor();
   for (size_t k = 0; k < kCandidates; ++k) {
     const auto made = sim::equality::MakeCase(first + k);
     if (!made.ok()) continue;
