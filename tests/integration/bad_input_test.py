@@ -9,6 +9,7 @@ import pytest
 
 import simgrad as sg
 from simgrad import errors
+from simgrad.program import ProgramBuilder
 from simgrad.v1 import program_pb2, simgrad_pb2
 
 BALL = sg.World("bouncing_ball")
@@ -375,7 +376,7 @@ def test_all_that_is_missing_is_told_at_once(client):
 
 
 def test_of_many_that_are_missing_some_are_named(client):
-    b = sg.ProgramBuilder("many")
+    b = ProgramBuilder("many")
     states = [b.state(f"s{i}", ()) for i in range(12)]
     b.next(**{f"s{i}": x for i, x in enumerate(states)})
     with pytest.raises(errors.InvalidArgument, match="state 's7', 4 others have no default"):
