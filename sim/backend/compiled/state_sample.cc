@@ -45,8 +45,9 @@ template <typename T, typename Bits>
     const bool is_finite = magnitude < kInfinity;
     tile.least = std::min(tile.least, is_finite ? key : std::numeric_limits<Bits>::max());
     tile.most = std::max(tile.most, is_finite ? key : std::numeric_limits<Bits>::min());
-    tile.smallest = std::min(tile.smallest, is_finite & (magnitude != 0) ? magnitude : kMagnitude);
-    tile.subnormals += (magnitude != 0) & (magnitude < normal) ? 1 : 0;
+    tile.smallest =
+        std::min(tile.smallest, (is_finite & (magnitude != 0)) ? magnitude : kMagnitude);
+    tile.subnormals += ((magnitude != 0) & (magnitude < normal)) ? 1 : 0;
     tile.zeros += magnitude == 0 ? 1 : 0;
     tile.infinities += magnitude == kInfinity ? 1 : 0;
     tile.nans += magnitude > kInfinity ? 1 : 0;
