@@ -287,6 +287,21 @@ int64_t BytesBeyondSent(const v1::Cotangent& cotangent) {
   return bytes;
 }
 
+int64_t BytesBeyondSent(const v1::RolloutSpec& spec, const sim::Program& program) {
+  const SentTensors tensors(spec);
+  int64_t bytes = 0;
+  for (const sim::Input& input : program.inputs) {
+    const v1::NamedTensor* const sent = tensors.Find(input.kind, input.name);
+    const sim::ElementType element = program[input.value].type.element;
+    if (sent == nullptr || element == sim::ElementType::kReal) continue;
+    const auto size =
+        static_cast<int64_t>(sim::DTypeSize(sim::DTypeOfValue({.type = {element, {}}})));
+    const auto sent_bytes = static_cast<int64_t>(sent->tensor().inline_().size());
+    bytes += std::max<int64_t>(size * CountOf(sent->tensor()) - sent_bytes, 0);
+  }
+  return bytes;
+}
+
 void AddGradient(const v1::GradientRequest& request, sim::Work& work, sim::WorkMeter& meter) {
   work.gradient = GradientWorkFromProto(request);
   work.batch.cotangents = CotangentsFromProto(request, work.batch.program->program, meter);

@@ -35,6 +35,8 @@ sim::Cotangents CotangentsFromProto(const v1::GradientRequest& request, const si
                                     sim::WorkMeter& meter);
 // The bytes that its numbers take beyond those of their own formats.
 int64_t BytesBeyondSent(const v1::Cotangent& cotangent);
+// The same of inputs: integers and bools of a wider declared type.
+int64_t BytesBeyondSent(const v1::RolloutSpec& spec, const sim::Program& program);
 // Adds both.
 void AddGradient(const v1::GradientRequest& request, sim::Work& work, sim::WorkMeter& meter);
 

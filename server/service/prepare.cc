@@ -106,13 +106,12 @@ absl::Status CheckPathOf(const v1::RolloutSpec& spec, const sim::NumericalProgra
       spec.path(), {layout.structure, instances, spec.steps(), layout.bytes}, limits, "spec.path");
 }
 
-// Takes memory for numbers that a request sends in smaller formats.
-absl::Status TakeMemoryOf(const v1::Cotangent& cotangent, const PrepareControl& control) {
-  const int64_t bytes = conversion::BytesBeyondSent(cotangent);
+// Takes `bytes` of memory for numbers that a request sends in smaller formats.
+absl::Status TakeNumbers(int64_t bytes, const PrepareControl& control) {
   if (bytes == 0 || !control.take_numbers || control.take_numbers(bytes)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("there is no memory for the ", bytes,
-                   " bytes that its cotangents take as f64 now; try later, or ask for less"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "there is no memory for the ", bytes,
+      " bytes that its numbers take beyond those that were sent; try later, or ask for less"));
 }
 
 template <class Make>
@@ -181,11 +180,13 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   prepared.program = *program;
   conversion::WorkSettings settings = options.work;
   settings.threads = ThreadsFor(*instances, options.work.threads);
+  status = TakeNumbers(conversion::BytesBeyondSent(spec, (*runs)->program->program), control);
+  if (!status.ok()) return status;
   prepared.work = conversion::WorkFromProto(spec, (*runs)->program, *instances, settings, meter);
   prepared.work.weights.assign(weights.begin(), weights.end());
   if (gradient != nullptr) {
     for (const v1::Cotangent& cotangent : gradient->cotangents()) {
-      status = TakeMemoryOf(cotangent, control);
+      status = TakeNumbers(conversion::BytesBeyondSent(cotangent), control);
       if (!status.ok()) return status;
     }
     conversion::AddGradient(*gradient, prepared.work, meter);
@@ -251,7 +252,8 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
       status = validation::CheckGradient(gradient, (*world)->schema, batch.instances);
     }
     if (!status.ok()) return validation::OfCotangent(i, status);
-    if (request.cotangents_size() > 0) status = TakeMemoryOf(gradient.cotangents(0), control);
+    if (request.cotangents_size() > 0)
+      status = TakeNumbers(conversion::BytesBeyondSent(gradient.cotangents(0)), control);
     if (!status.ok()) return status;
     const sim::AdjointSpec own = conversion::AdjointSpecFromProto(gradient, (*world)->program);
     if (adjoint && !conversion::SameCotangents(own, *adjoint)) {

@@ -35,7 +35,7 @@ struct PrepareControl {
   sim::ReserveCallback reserve;  // of the work, while it runs; empty: it asks for all in advance
   // Takes memory for uploaded content that the request names. Empty: there always is memory.
   std::function<bool(int64_t bytes)> take_content;
-  // Takes memory for what the numbers of cotangents take beyond the request. Empty: there always is memory.
+  // Takes memory for what the numbers of a request take beyond it. Empty: there always is memory.
   std::function<bool(int64_t bytes)> take_numbers;
 };
 

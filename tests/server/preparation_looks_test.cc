@@ -231,6 +231,39 @@ TEST(PreparationMemory, OfCotangentsInSmallFormatsIsAskedForBeforeTheyAreRead) {
   EXPECT_EQ(asked, 0);
 }
 
+TEST(PreparationMemory, OfIntegersInSmallTypesIsAskedForBeforeTheyAreRead) {
+  conversion::ProgramCache cache({}, [](conversion::ProgramCache::Lookup) {});
+  v1::GradientRequest request = ManyInstances();
+  SetPerInstance(request, 1, v1::DTYPE_U8, {kInstances}, static_cast<size_t>(kInstances));
+  int64_t asked = 0;
+  bool has_memory = true;
+  PrepareControl control;
+  control.take_numbers = [&](int64_t bytes) {
+    asked += bytes;
+    return has_memory;
+  };
+  ASSERT_TRUE(Prepare(request, cache, {}, control).ok());
+  EXPECT_EQ(asked, 3 * kInstances);  // four bytes for each that was sent as one
+  has_memory = false;
+  const absl::Status refused = Prepare(request, cache, {}, control).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+}
+
+// A world that is there already is found, though no memory is left to prepare another.
+TEST(PreparationMemory, OfAFoundWorldIsNotAskedFor) {
+  conversion::ProgramCache cache({}, [](conversion::ProgramCache::Lookup) {});
+  ASSERT_TRUE(Prepare(Base(), cache, {}, {}).ok());
+  int64_t asked = 0;
+  PrepareControl control;
+  control.compile.reserve = [&](int64_t) {
+    ++asked;
+    return false;
+  };
+  const auto found = Prepare(Base(), cache, {}, control);
+  EXPECT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(asked, 0);
+}
+
 TEST(UploadLooks, EndTheHashOfItsContent) {
   constexpr int64_t kBytes = int64_t{16} << 20;
   int64_t looks = 0, last = -1;
