@@ -34,14 +34,22 @@ SIMGRAD_HD constexpr uint64_t Fnv1a64(const char* text, uint64_t length) {
 constexpr uint64_t Fnv1a64(std::string_view text) { return Fnv1a64(text.data(), text.size()); }
 #endif
 
+// The two parts of DecisionHash: where and when a decision was made, and what it was.
+SIMGRAD_HD constexpr uint64_t PlaceHash(uint64_t site_hash, uint64_t step, uint64_t outer_iteration,
+                                        uint64_t element) {
+  return SplitMix64(SplitMix64(SplitMix64(site_hash ^ step) ^ outer_iteration) ^ element);
+}
+SIMGRAD_HD constexpr uint64_t OutcomeHash(uint64_t place_hash, uint64_t outcome) {
+  return SplitMix64(place_hash ^ outcome);
+}
+
 // One decision of a site. `site_hash` is Fnv1a64 of its name, `step` t, `outer_iteration` j (0
 // outside loops), `element` e (0 where the instance decides as one), `outcome` x: LoopOutcome for a
 // loop; for a boolean site its value, and then only where it differs from the step before.
 SIMGRAD_HD constexpr uint64_t DecisionHash(uint64_t site_hash, uint64_t step,
                                            uint64_t outer_iteration, uint64_t element,
                                            uint64_t outcome) {
-  return SplitMix64(
-      SplitMix64(SplitMix64(SplitMix64(site_hash ^ step) ^ outer_iteration) ^ element) ^ outcome);
+  return OutcomeHash(PlaceHash(site_hash, step, outer_iteration, element), outcome);
 }
 
 // x of a loop: 8 * iterations + reason (0 converged, 1 max_iter, 2 nonfinite, 3 not_entered).

@@ -21,8 +21,15 @@ inline constexpr int kReasons = 5;                // kStopReasonCount
 // magnitude are ordered by rank (the place of the instance id in ascending order), then by whether
 // the signed value is not negative, then by test: ties as in SmallestMargin.
 inline constexpr int kTestBits = 24;
+// What orders the tests of one instance.
+SIMGRAD_HD constexpr uint32_t MarginMark(bool negative, uint32_t test) {
+  return (uint32_t{negative ? 0u : 1u} << kTestBits) | test;
+}
+SIMGRAD_HD constexpr uint64_t MarginKey(uint32_t rank, uint32_t mark) {
+  return (uint64_t{rank} << (kTestBits + 1)) | mark;
+}
 SIMGRAD_HD constexpr uint64_t MarginKey(uint32_t rank, bool negative, uint32_t test) {
-  return ((2 * uint64_t{rank} + (negative ? 0 : 1)) << kTestBits) | test;
+  return MarginKey(rank, MarginMark(negative, test));
 }
 struct ExtremeMargin {
   uint64_t magnitude;  // bits of the |value| in f64; all ones: there was none

@@ -22,7 +22,7 @@ using sim::cuda::Mapping;
 using sim::equality::Observed;
 
 // Sizes per random program: compiling it takes longer than running it.
-constexpr uint64_t kSizes = 10;
+constexpr uint64_t kSizes = 40;
 constexpr size_t kFailures = 10;
 
 std::string Difference(const std::shared_ptr<Device>& device, const sim::Work& work,
@@ -38,8 +38,8 @@ std::string Difference(const std::shared_ptr<Device>& device, const sim::Work& w
 void Resize(uint64_t k, sim::equality::CaseOptions& options) {
   static const std::vector<int64_t> kInstances = {0, 1, 2, 31, 32, 33, 127, 128, 129, 1000};
   if (k == 0) return;
-  options.instances = kInstances[k % kInstances.size()];
-  options.steps = static_cast<int64_t>(20 * k + 1);
+  options.instances = kInstances[(k + k / kInstances.size()) % kInstances.size()];
+  options.steps = static_cast<int64_t>(20 * (k % kInstances.size()) + 1 + k / kInstances.size());
 }
 
 void CheckMemoryThatRunsOut(const std::shared_ptr<Device>& device, Report& report) {
@@ -79,7 +79,10 @@ void CheckEquality(const std::shared_ptr<Device>& device, const EqualityGoal& go
           const Mapping mapping =
               k % 2 == 0 ? Mapping::kThreadPerInstance : Mapping::kBlockPerInstance;
           const KernelChoice kernel = k % 4 < 2 ? KernelChoice::kSoonest : KernelChoice::kBest;
-          failure = Difference(device, made->work, {.mapping = mapping, .kernel = kernel});
+          // A small grid goes through its instances in several passes.
+          const int64_t grid = k % 3 == 0 ? 1 + static_cast<int64_t>(k % 4) : 0;
+          failure =
+              Difference(device, made->work, {.mapping = mapping, .grid = grid, .kernel = kernel});
           steps += made->work.batch.steps;
         }
         ++triples;

@@ -36,21 +36,19 @@ END_TO_END = "import grpc, numpy, simgrad\nprint('the client ran from', simgrad.
 
 
 def bundle(folder, client=False, side_by_side=None):
-    """What scripts/gpu-check packs, with these stand-ins; the packed packages, for a Python that is nowhere, are broken."""
+    """What scripts/gpu-check packs, with these stand-ins."""
     inside = folder / "inside"
     (inside / "bin").mkdir(parents=True)
-    (inside / "python/packages").mkdir(parents=True)
-    (inside / "python/packages/grpc.py").write_text("raise ImportError('of another Python')")
+    (inside / "python").mkdir()
     (inside / "python/end_to_end.py").write_text(END_TO_END)
     if client:
         shutil.copytree(ROOT / "client/python/simgrad", inside / "python/simgrad")
     (inside / "bin/gpu_check").write_text(GPU_CHECK)
     (inside / "bin/gpu_check").chmod(0o755)
-    (inside / "python/version").write_text("9.99")  # no such Python
     side_by_side = side_by_side or (ROOT / "tests/gpu/side_by_side.py").read_text()
     (inside / "python/side_by_side.py").write_text(side_by_side)
     (inside / "revision").write_text("abc")
-    with tarfile.open(folder / "bundle.tar.gz", "w:gz") as archive:
+    with tarfile.open(folder / "bundle.tar.xz", "w:xz") as archive:
         archive.add(inside, arcname=".")
     shutil.rmtree(inside)
     shutil.copy(ROOT / "tests/gpu/run", folder / "run")
@@ -77,7 +75,7 @@ def test_what_is_missing_is_told_and_all_else_runs(tmp_path):
     assert [s["section"] for s in sections] == ["equality", "speed", "sizes", "side by side", "equality"]
 
 
-def test_another_python_runs_the_client_with_its_own_packages_and_without_the_packed_ones(tmp_path):
+def test_the_client_runs_with_the_packages_of_python3(tmp_path):
     folder = bundle(tmp_path / "bundle", client=True)
     interpreter = tmp_path / "bin"
     interpreter.mkdir()

@@ -16,7 +16,7 @@ namespace simgrad::sim {
 
 struct CudaExecutorOptions {
   std::optional<cuda::Mapping> mapping;      // unset: chosen per program
-  int block = 0;                             // threads; 0: chosen
+  int block = 0;                             // threads, at most kMostThreads; 0: chosen
   int64_t grid = 0;                          // blocks; 0: what fills the device
   std::optional<cuda::KernelChoice> kernel;  // unset: chosen by the size of the work
   int64_t steps = 0;                         // of one launch at most; 0: as its records allow

@@ -26,7 +26,7 @@ int ChooseBlock(const NumericalProgram& program, Mapping mapping) {
   for (const Value& value : program.program.values) {
     longest = std::max(longest, ElementCount(value.type.shape));
   }
-  const int64_t warps = std::min<int64_t>((longest + kWarp - 1) / kWarp, 2 * kBlock / kWarp);
+  const int64_t warps = std::min<int64_t>((longest + kWarp - 1) / kWarp, kMostThreads / kWarp);
   return static_cast<int>(warps) * kWarp;
 }
 
@@ -237,7 +237,7 @@ absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
 int64_t CudaRun::StepsPerLaunch(int64_t grid, int64_t count) const {
   constexpr int64_t kLaunches = 4;
   constexpr int64_t kShortest = 32;
-  int64_t most = records_[0].StepsPerLaunch(grid);
+  int64_t most = std::min(kMostSteps, records_[0].StepsPerLaunch(grid));
   if (options_.recording == Recording::kCounts || options_.recording == Recording::kSummary) {
     most = std::min(most, std::max(kShortest, (count + kLaunches - 1) / kLaunches));
   }

@@ -23,6 +23,10 @@ using sim::TerminationColumn;
 
 inline constexpr int kMaxInputs = 64;
 inline constexpr int kMaxFields = 256;
+// Of a block.
+inline constexpr int kMostThreads = 256;
+// Of one launch: a step of it is counted in 32 bits.
+inline constexpr int64_t kMostSteps = int64_t{1} << 30;
 
 // How a number lies in memory; every format has one, as in precision/lane.h.
 // kBool: one byte, 0 or 1. kU32: of a u8 too.
@@ -76,7 +80,7 @@ struct WeightSumsView {
 
 struct KernelArgs {
   int64_t instances, steps;   // of the batch and of the whole horizon
-  int64_t first_step, count;  // of this launch
+  int64_t first_step, count;  // of this launch; at most kMostSteps
   uint32_t flags;             // LaunchFlags
   int32_t stride;             // state ranges: steps t with (t + 1) % stride == 0, and the last
   double near_band_ulps;

@@ -24,15 +24,15 @@ inline constexpr uint64_t kNoMargin = ~uint64_t{0};
 
 struct ClearWord {
   template <class T>
-  SIMGRAD_HD void Sum(T& to, T) const {
+  SIMGRAD_HD void Sum(T& to, const T&) const {
     to = 0;
   }
   template <class T>
-  SIMGRAD_HD void Least(T& to, T, T none) const {
+  SIMGRAD_HD void Least(T& to, const T&, T none) const {
     to = none;
   }
   template <class T>
-  SIMGRAD_HD void Most(T& to, T, T none) const {
+  SIMGRAD_HD void Most(T& to, const T&, T none) const {
     to = none;
   }
   SIMGRAD_HD void Nearest(ExtremeMargin& to, const ExtremeMargin&) const {
@@ -42,15 +42,15 @@ struct ClearWord {
 
 struct CopyWord {
   template <class T>
-  SIMGRAD_HD void Sum(T& to, T from) const {
+  SIMGRAD_HD void Sum(T& to, const T& from) const {
     to = from;
   }
   template <class T>
-  SIMGRAD_HD void Least(T& to, T from, T) const {
+  SIMGRAD_HD void Least(T& to, const T& from, T) const {
     to = from;
   }
   template <class T>
-  SIMGRAD_HD void Most(T& to, T from, T) const {
+  SIMGRAD_HD void Most(T& to, const T& from, T) const {
     to = from;
   }
   SIMGRAD_HD void Nearest(ExtremeMargin& to, const ExtremeMargin& from) const { to = from; }
@@ -58,21 +58,55 @@ struct CopyWord {
 
 struct MergeWord {
   template <class T>
-  SIMGRAD_HD void Sum(T& to, T from) const {
+  SIMGRAD_HD void Sum(T& to, const T& from) const {
     if (from != 0) to += from;  // most words of histograms are 0: no traffic
   }
   template <class T>
-  SIMGRAD_HD void Least(T& to, T from, T) const {
+  SIMGRAD_HD void Least(T& to, const T& from, T) const {
     to = from < to ? from : to;
   }
   template <class T>
-  SIMGRAD_HD void Most(T& to, T from, T) const {
+  SIMGRAD_HD void Most(T& to, const T& from, T) const {
     to = from > to ? from : to;
   }
   SIMGRAD_HD void Nearest(ExtremeMargin& to, const ExtremeMargin& from) const {
     const bool nearer =
         from.magnitude < to.magnitude || (from.magnitude == to.magnitude && from.key < to.key);
     if (nearer) to = from;
+  }
+};
+
+// One word of the partials of all blocks, of which `from` is the first; the next lies `stride` bytes behind.
+struct MergeAllWord {
+  int64_t blocks, stride;
+
+  template <class T>
+  SIMGRAD_HD const T& Of(const T& first, int64_t block) const {
+    return *reinterpret_cast<const T*>(reinterpret_cast<const unsigned char*>(&first) +
+                                       block * stride);
+  }
+  template <class T>
+  SIMGRAD_HD void Sum(T& to, const T& from) const {
+    T sum = 0;
+    for (int64_t b = 0; b < blocks; ++b) sum += Of(from, b);
+    to = sum;
+  }
+  template <class T>
+  SIMGRAD_HD void Least(T& to, const T& from, T none) const {
+    T least = none;
+    for (int64_t b = 0; b < blocks; ++b) least = Of(from, b) < least ? Of(from, b) : least;
+    to = least;
+  }
+  template <class T>
+  SIMGRAD_HD void Most(T& to, const T& from, T none) const {
+    T most = none;
+    for (int64_t b = 0; b < blocks; ++b) most = Of(from, b) > most ? Of(from, b) : most;
+    to = most;
+  }
+  SIMGRAD_HD void Nearest(ExtremeMargin& to, const ExtremeMargin& from) const {
+    ExtremeMargin nearest = {kNoMargin, kNoMargin};
+    for (int64_t b = 0; b < blocks; ++b) MergeWord{}.Nearest(nearest, Of(from, b));
+    to = nearest;
   }
 };
 
@@ -191,13 +225,10 @@ __device__ __noinline__ void MergeBlocks(Column* merged, const Column* partial, 
   if (partial == nullptr || each == 0 || blockIdx.x >= columns) return;
   const int words = WordsOf(*partial);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * each;
+  const MergeAllWord all = {blocks, columns * each * static_cast<int64_t>(sizeof(Column))};
   for (int64_t i = threadIdx.x; i < each * words; i += blockDim.x) {
-    const int word = static_cast<int>(i % words);
     const int64_t place = first + i / words;
-    OnWord(merged[place], partial[place], word, CopyWord{});
-    for (int64_t block = 1; block < blocks; ++block) {
-      OnWord(merged[place], partial[block * columns * each + place], word, MergeWord{});
-    }
+    OnWord(merged[place], partial[place], static_cast<int>(i % words), all);
   }
 }
 

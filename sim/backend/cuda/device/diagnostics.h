@@ -16,26 +16,25 @@ namespace simgrad::sim::cuda::device {
 // Stop reasons, as StopReason in sim/diagnostics/diagnostics.h.
 enum StopReason : int { kConverged, kMaxIter, kNonFinite, kNotEntered, kCounter };
 
-// The smallest |value| that a thread met, with its MarginKey.
+// The smallest |value| that a thread met in a step of an instance, with its MarginMark.
 struct NearestValue {
   uint64_t magnitude = kNoMargin;
-  uint64_t key = kNoMargin;
-  SIMGRAD_HD void Offer(bool counts, double offered_magnitude, bool negative, uint32_t rank,
-                        uint32_t test = 0) {
+  uint32_t mark = ~uint32_t{0};
+  SIMGRAD_HD void Offer(bool counts, double offered_magnitude, bool negative, uint32_t test = 0) {
     const uint64_t offered = BitsOf(offered_magnitude);
-    const uint64_t its_key = MarginKey(rank, negative, test);
-    const bool nearer = offered < magnitude || (offered == magnitude && its_key < key);
+    const uint32_t its_mark = MarginMark(negative, test);
+    const bool nearer = offered < magnitude || (offered == magnitude && its_mark < mark);
     if (counts && nearer) {
       magnitude = offered;
-      key = its_key;
+      mark = its_mark;
     }
   }
 };
 
+// Counts of 32 bits: no instance tests a loop 2^32 times in a step (a minute of a thread's time).
 struct TerminationTally {
-  unsigned long long iterations_sum = 0, checks = 0, near_stopped = 0, near_continued = 0,
-                     nan_margins = 0;
-  unsigned long long reasons[kReasons] = {};
+  uint32_t iterations_sum = 0, checks = 0, near_stopped = 0, near_continued = 0, nan_margins = 0;
+  uint32_t reasons[kReasons] = {};
   unsigned long long tested_min = kNoMinimum, tested_max = kNoMaximum;
   NearestValue absolute, ulps;
   uint32_t iterations_min = ~uint32_t{0}, iterations_max = 0;
@@ -60,12 +59,12 @@ struct RunTally {
 
   // `test`: the number of the one that decided.
   SIMGRAD_HD void Test(TerminationTally& loop, const Distance& distance, bool held,
-                       double near_band_ulps, uint32_t rank, uint32_t test) {
+                       double near_band_ulps, uint32_t test) {
     last = distance;
     ++checks;
     nan_margins += distance.number ? 0 : 1;
-    loop.absolute.Offer(distance.number, distance.absolute, distance.negative, rank);
-    loop.ulps.Offer(distance.number, distance.ulps, distance.negative, rank, test);
+    loop.absolute.Offer(distance.number, distance.absolute, distance.negative);
+    loop.ulps.Offer(distance.number, distance.ulps, distance.negative, test);
     const bool near = distance.number && distance.ulps <= near_band_ulps;
     near_stopped += near && held ? 1 : 0;
     near_continued += near && !held ? 1 : 0;
@@ -73,23 +72,22 @@ struct RunTally {
 };
 
 struct EventTally {
-  unsigned long long checks = 0, count = 0, changes = 0, nan_margins = 0;
+  uint32_t checks = 0, count = 0, changes = 0, nan_margins = 0;
   NearestValue absolute, ulps;
-  SIMGRAD_HD void Decide(bool guard, const Distance& distance, bool value, bool changed,
-                         uint32_t rank) {
+  SIMGRAD_HD void Decide(bool guard, const Distance& distance, bool value, bool changed) {
     changes += changed ? 1 : 0;
     count += value ? 1 : 0;
     checks += guard ? 1 : 0;
     nan_margins += guard && !distance.number ? 1 : 0;
     const bool offers = guard && distance.number;
-    absolute.Offer(offers, distance.absolute, distance.negative, rank);
-    ulps.Offer(offers, distance.ulps, distance.negative, rank);
+    absolute.Offer(offers, distance.absolute, distance.negative);
+    ulps.Offer(offers, distance.ulps, distance.negative);
   }
 };
 
 struct StateTally {
   unsigned long long min = kNoMinimum, max = kNoMaximum, smallest = kNoMinimum;
-  unsigned long long subnormals = 0, zeros = 0, nans = 0, infinities = 0;
+  uint32_t subnormals = 0, zeros = 0, nans = 0, infinities = 0;
   template <precision::Format F>
   SIMGRAD_HD void See(typename precision::Lane<F>::Carrier x) {
     if (x != x) {
@@ -164,31 +162,17 @@ __device__ inline void EndRun(TerminationTally& tally, TerminationColumn& slot, 
   }
 }
 
-// One element of an event, or of a choice, whose value is a number. `last`: its last value; `first`:
-// the first step at which it held, or was not 0, or -1.
+// One element of an event, or of a choice, whose value is a number. `place`: PlaceHash; `last`: its
+// last value; `first`: the first step at which it held, or was not 0, or -1.
 template <class Value>
-SIMGRAD_HD inline void DecideEvent(EventTally& tally, uint64_t site, int64_t t, int64_t iteration,
-                                   int64_t element, bool guard, const Distance& distance,
-                                   Value value, uint32_t rank, Value& last, int64_t& first,
-                                   uint64_t& signature) {
+SIMGRAD_HD inline void DecideEvent(EventTally& tally, uint64_t place, int64_t t, bool guard,
+                                   const Distance& distance, Value value, Value& last,
+                                   int64_t& first, uint64_t& signature) {
   const bool changed = value != last;
   last = value;
-  if (changed) {
-    signature +=
-        precision::DecisionHash(site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
-                                static_cast<uint64_t>(element), static_cast<uint32_t>(value));
-  }
+  if (changed) signature += precision::OutcomeHash(place, static_cast<uint32_t>(value));
   if (value != 0 && first < 0) first = t;
-  tally.Decide(guard, distance, value != 0, changed, rank);
-}
-
-// How a run of a loop ended, as a term of the path signature.
-SIMGRAD_HD inline uint64_t LoopHash(uint64_t site, int64_t t, int64_t iteration, int64_t element,
-                                    int32_t iterations, int why) {
-  return precision::DecisionHash(
-      site, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
-      static_cast<uint64_t>(element),
-      precision::LoopOutcome(static_cast<uint64_t>(iterations), static_cast<uint64_t>(why)));
+  tally.Decide(guard, distance, value != 0, changed);
 }
 
 }  // namespace simgrad::sim::cuda::device

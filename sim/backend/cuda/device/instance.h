@@ -29,10 +29,12 @@ SIMGRAD_HD inline void FromTapedBits(uint64_t bits, int64_t& x) { x = static_cas
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, uint32_t& x) { x = bits; }
 SIMGRAD_HD inline void FromTapedBits(uint32_t bits, bool& x) { x = bits != 0; }
 
-// The memory that threads of a block share.
-template <int kTerminations, int kEvents, int kStates>
+// The memory that threads of a block share. kWindow: the steps that are recorded at once.
+template <int kTerminations, int kEvents, int kStates, int kWindow>
 struct BlockShared {
-  StepSlot<kTerminations, kEvents, kStates> slots[2];
+  StepSlot<kTerminations, kEvents, kStates> slots[kWindow];
+  // PlaceHash of a loop, or an event behind them, that decides once in a step.
+  uint64_t place[kWindow][kTerminations + kEvents > 0 ? kTerminations + kEvents : 1];
   BackwardColumn backward[2];
   precision::ExactSum exact_sum;
   double exact_result;
@@ -45,7 +47,8 @@ inline constexpr uint32_t kLinkUnits = 2;
 SIMGRAD_HD constexpr int AtLeastOne(int n) { return n > 0 ? n : 1; }
 
 template <bool kBlockPerInstance, bool kStopsAtNonFinite, bool kTellsInstances,
-          int kTerminationSites, int kEventSites, int kRealStates, int kAdditionSites>
+          int kTerminationSites, int kEventSites, int kRealStates, int kAdditionSites,
+          int kRecordedSteps>
 struct InstanceBase {
   static constexpr bool kBlock = kBlockPerInstance;
   static constexpr bool kStops = kStopsAtNonFinite;
@@ -54,12 +57,16 @@ struct InstanceBase {
   static constexpr int kEvents = kEventSites;
   static constexpr int kStates = kRealStates;
   static constexpr int kAdditions = kAdditionSites;
-  using Shared = BlockShared<kTerminations, kEvents, kStates>;
+  static constexpr int kWindow = kRecordedSteps;
+  using Shared = BlockShared<kTerminations, kEvents, kStates, kWindow>;
 
   const KernelArgs& args;
   Shared& shared;
   unsigned char* work;  // workspace of the block
   const bool speaks;
+  // Of the arguments, which are read anew after each store: what a step needs.
+  const bool writes_trajectories;
+  const double near_band_ulps;
   Tape<uint32_t> tape;
 
   bool live = false;  // this thread has an instance
@@ -77,6 +84,7 @@ struct InstanceBase {
   RunTally run[AtLeastOne(kTerminations)];
   EventTally event[AtLeastOne(kEvents)];
   StepSlot<kTerminations, kEvents, kStates>* slot = nullptr;
+  const uint64_t* place = nullptr;  // of the step: BlockShared::place
   BackwardColumn* backward = nullptr;
   // Tallies of a launch.
   InstanceTally told[kTells ? AtLeastOne(kTerminations) : 1];
@@ -91,6 +99,9 @@ struct InstanceBase {
         shared(of_block),
         work(workspace),
         speaks(!kBlock || threadIdx.x == 0),
+        writes_trajectories(given.state_trajectory != nullptr ||
+                            given.export_trajectory != nullptr),
+        near_band_ulps(given.near_band_ulps),
         tape(given.tape, kBlock ? 0 : OwnLane(), kBlock ? 1 : LaneCount(),
              kBlock ? static_cast<int64_t>(blockIdx.x) * given.tape_capacity : 0) {}
 
@@ -158,24 +169,33 @@ struct InstanceBase {
   }
 
   __device__ void Test(int site, const Distance& distance, bool ends, int32_t test = 0) {
-    run[site].Test(loop[site], distance, ends, args.near_band_ulps, rank,
-                   static_cast<uint32_t>(test));
+    run[site].Test(loop[site], distance, ends, near_band_ulps, static_cast<uint32_t>(test));
   }
   __device__ void TellTested(int site, double value) {
     if constexpr (kTells) device::TellTested(args, site, told[site], value);
   }
-  __device__ void EndRun(int site, uint64_t hash, int32_t iterations, int32_t reason, double tested,
-                         int64_t iteration, int64_t element) {
+  // PlaceHash of a decision of this step: of the loop or event that decides once in it, ...
+  __device__ uint64_t LoopPlace(int site) const { return place[site]; }
+  __device__ uint64_t EventPlace(int site) const { return place[kTerminations + site]; }
+  // ... or of any other.
+  __device__ uint64_t PlaceOf(uint64_t hash, int64_t iteration, int64_t element) const {
+    return precision::PlaceHash(hash, static_cast<uint64_t>(t), static_cast<uint64_t>(iteration),
+                                static_cast<uint64_t>(element));
+  }
+  __device__ void EndRun(int site, uint64_t place_hash, int32_t iterations, int32_t reason,
+                         double tested) {
     device::EndRun(loop[site], slot->termination[site], run[site], iterations, reason, tested);
     run[site] = {};
-    signature += LoopHash(hash, t, iteration, element, iterations, reason);
+    signature += precision::OutcomeHash(
+        place_hash,
+        precision::LoopOutcome(static_cast<uint64_t>(iterations), static_cast<uint64_t>(reason)));
     if constexpr (kTells) told[site].EndRun(iterations, reason);
   }
   template <class Value>
-  __device__ void Decide(int site, uint64_t hash, int64_t iteration, int64_t element, bool guard,
-                         const Distance& distance, Value value, Value& last) {
-    DecideEvent(event[site], hash, t, iteration, element, guard, distance, value, rank, last,
-                first_event[site], signature);
+  __device__ void Decide(int site, uint64_t place_hash, bool guard, const Distance& distance,
+                         Value value, Value& last) {
+    DecideEvent(event[site], place_hash, t, guard, distance, value, last, first_event[site],
+                signature);
     if (event_margins != nullptr && guard && distance.number) {
       atomicAdd(&event_margins[site].histogram[MarginBucket(distance.ulps)], 1u);
     }

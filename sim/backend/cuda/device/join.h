@@ -1,10 +1,10 @@
-// How the threads of a block join what they saw in a step, deterministically.
+// How the threads of a block join what they saw in a step, in whatever order they come to it.
 //
-// How: the tallies of a step are joined over each warp, and by its first thread into the block's
-//   slot of that step (two slots take turns): sums and smallest magnitudes by integer atomics,
-//   then, behind a barrier, the smallest key among those that attain the magnitude; behind another,
-//   the slot becomes the block's partial column and is cleared for the step after next.
-// Errors: none. Threads: of one block, all at the same step; a join of tallies takes whole warps.
+// How: a block has a slot for each of the next steps (a window of them). A warp joins the tallies of
+//   its threads, and its first thread adds the warp's to the slot: counts by atomics, an extreme only
+//   where it is beyond the slot's, which is rare. So warps never wait for each other in a step; behind a
+//   barrier at the end of the window the slots become the block's partial columns, and are cleared.
+// Errors: none. Threads: of one block; a join of tallies takes whole warps.
 #pragma once
 
 #include "sim/backend/cuda/device/columns.h"
@@ -30,36 +30,102 @@ enum TallyParts : uint32_t {
 
 SIMGRAD_HD constexpr uint32_t If(bool condition, uint32_t part) { return condition ? part : 0; }
 
-// One warp at one column of its block.
+// A count of 64 bits in memory of the block by atomics of 32: those of 64 are loops there.
+__device__ inline void AddTo(unsigned long long& to, unsigned long long x) {
+  uint32_t* const halves = reinterpret_cast<uint32_t*>(&to);  // the lower one first
+  const uint32_t low = static_cast<uint32_t>(x);
+  const uint32_t before = atomicAdd(&halves[0], low);
+  const uint32_t high = static_cast<uint32_t>(x >> 32) + (before + low < low ? 1 : 0);
+  if (high != 0) atomicAdd(&halves[1], high);
+}
+
+// What is in memory that other warps write.
+template <class T>
+__device__ inline T Now(const T& x) {
+  return *static_cast<const volatile T*>(&x);
+}
+
+// Extremes only move one way: what is not beyond an old one is not beyond the new one.
+template <class T>
+__device__ inline void LowerTo(T& to, T x) {
+  if (x < Now(to)) atomicMin(&to, x);
+}
+template <class T>
+__device__ inline void RaiseTo(T& to, T x) {
+  if (x > Now(to)) atomicMax(&to, x);
+}
+
+__device__ inline void Put(uint64_t& to, unsigned long long x) {
+  atomicExch(reinterpret_cast<unsigned long long*>(&to), x);
+}
+
+// One warp at one slot of its block.
 struct Joiner {
   bool first;      // this thread speaks for its warp
   uint32_t parts;  // TallyParts of any thread
+  uint32_t& lock;  // of the slot
+  // Counts that wait to be added, one in each of the first threads of the warp: one atomic for all.
+  unsigned counts = 0;
+  unsigned long long* to_add = nullptr;
+  unsigned long long addend = 0;
 
   __device__ bool Has(uint32_t part) const { return (parts & part) != 0; }
-  __device__ unsigned long long Total(unsigned long long x) const {
-    return WarpSum(x, Has(kSomeLarge));
+  __device__ unsigned long long Total(uint32_t x) const { return WarpSum(x, Has(kSomeLarge)); }
+  // `total` of the warp, for the next thread without one.
+  __device__ void AddTotal(unsigned long long& to, unsigned long long total) {
+    if (counts >= WarpThreads()) {
+      if (first) AddTo(to, total);
+    } else if ((threadIdx.x & 31u) == counts++) {
+      to_add = &to;
+      addend = total;
+    }
   }
-  __device__ void Add(uint32_t part, unsigned long long& to, unsigned long long x) const {
-    if (!Has(part)) return;
-    const unsigned long long total = Total(x);
-    if (first) atomicAdd(&to, total);
+  __device__ void Add(uint32_t part, unsigned long long& to, uint32_t x) {
+    if (Has(part)) AddTotal(to, Total(x));
+  }
+  __device__ void AddAll() const {
+    if (to_add != nullptr) AddTo(*to_add, addend);
   }
   __device__ void Lower(uint32_t part, unsigned long long& to, unsigned long long x) const {
     if (!Has(part)) return;
     const unsigned long long least = WarpLeast(x);
-    if (first) atomicMin(&to, least);
+    if (first) LowerTo(to, least);
   }
   __device__ void Raise(uint32_t part, unsigned long long& to, unsigned long long x) const {
     if (!Has(part)) return;
     const unsigned long long most = WarpMost(x);
-    if (first) atomicMax(&to, most);
+    if (first) RaiseTo(to, most);
   }
-  __device__ void Nearest(ExtremeMargin& to, const NearestValue& x) const {
-    Lower(kSomeMargins, reinterpret_cast<unsigned long long&>(to.magnitude), x.magnitude);
+  // The smaller magnitude, then the smaller key. Its writer writes the key first: whoever reads the
+  // magnitude, then the key, and finds no reason to offer there, has none.
+  __device__ void Nearest(ExtremeMargin& to, const NearestValue& x, uint32_t rank) const {
+    if (!Has(kSomeMargins)) return;
+    const unsigned long long least = WarpLeast(static_cast<unsigned long long>(x.magnitude));
+    if (!WarpAny(first && least <= Now(to.magnitude))) return;
+    const unsigned long long key = WarpLeast(static_cast<unsigned long long>(
+        x.magnitude == least ? MarginKey(rank, x.mark) : kNoMargin));
+    if (!first) return;
+    __threadfence_block();
+    if (least == Now(to.magnitude)) {
+      __threadfence_block();
+      if (key >= Now(to.key)) return;
+    }
+    while (atomicCAS(&lock, 0u, 1u) != 0) {
+    }
+    __threadfence_block();
+    const uint64_t nearest = Now(to.magnitude);
+    if (least < nearest || (least == nearest && key < Now(to.key))) {
+      Put(to.key, key);
+      __threadfence_block();
+      Put(to.magnitude, least);
+    }
+    __threadfence_block();
+    atomicExch(&lock, 0u);
   }
 };
 
-__device__ inline void Join(TerminationColumn& to, const TerminationTally& x) {
+__device__ inline void Join(uint32_t& lock, TerminationColumn& to, const TerminationTally& x,
+                            uint32_t rank) {
   uint32_t parts = If(x.checks != 0, kSomeChecks) | If(x.nan_margins != 0, kSomeNanMargins) |
                    If(x.absolute.magnitude != kNoMargin, kSomeMargins) |
                    If(x.near_stopped != 0, kSomeNearStopped) |
@@ -67,48 +133,50 @@ __device__ inline void Join(TerminationColumn& to, const TerminationTally& x) {
                    If(x.tested_min != kNoMinimum || x.tested_max != kNoMaximum, kSomeTested) |
                    If((x.checks | x.iterations_sum) >= kLargeCount, kSomeLarge);
   for (int k = 0; k < kReasons; ++k) parts |= If(x.reasons[k] != 0, kSomeReason << k);
-  const Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
+  Joiner join{IsFirstOfWarp(), WarpUnion(parts), lock};
+  join.Nearest(to.absolute, x.absolute, rank);
+  join.Nearest(to.ulps, x.ulps, rank);
   join.Add(kSomeChecks, to.checks, x.checks);
-  join.Nearest(to.absolute, x.absolute);
-  join.Nearest(to.ulps, x.ulps);
   join.Add(kSomeNearStopped, to.near_stopped, x.near_stopped);
   join.Add(kSomeNearContinued, to.near_continued, x.near_continued);
   join.Add(kSomeNanMargins, to.nan_margins, x.nan_margins);
-  if (!join.Has(((1u << kReasons) - 1) * kSomeReason)) return;  // nothing ran
-  unsigned long long runs = 0;
-  for (int k = 0; k < kReasons; ++k) {
-    if (!join.Has(kSomeReason << k)) continue;
-    const unsigned long long total = join.Total(x.reasons[k]);
-    runs += total;
-    if (join.first) atomicAdd(&to.reasons[k], total);
+  if (join.Has(((1u << kReasons) - 1) * kSomeReason)) {  // it ran
+    unsigned long long runs = 0;
+    for (int k = 0; k < kReasons; ++k) {
+      if (!join.Has(kSomeReason << k)) continue;
+      const unsigned long long total = join.Total(x.reasons[k]);
+      runs += total;
+      join.AddTotal(to.reasons[k], total);
+    }
+    join.AddTotal(to.runs, runs);
+    join.AddTotal(to.iterations_sum, join.Total(x.iterations_sum));
+    const uint32_t fewest = WarpLeast(x.iterations_min);
+    const uint32_t most = WarpMost(x.iterations_max);
+    if (join.first) {
+      LowerTo(to.iterations_min, fewest);
+      RaiseTo(to.iterations_max, most);
+    }
+    join.Lower(kSomeTested, to.tested_min, x.tested_min);
+    join.Raise(kSomeTested, to.tested_max, x.tested_max);
   }
-  const unsigned long long iterations = join.Total(x.iterations_sum);
-  const uint32_t fewest = WarpLeast(x.iterations_min);
-  const uint32_t most = WarpMost(x.iterations_max);
-  if (join.first) {
-    atomicAdd(&to.runs, runs);
-    if (iterations != 0) atomicAdd(&to.iterations_sum, iterations);
-    atomicMin(&to.iterations_min, fewest);
-    atomicMax(&to.iterations_max, most);
-  }
-  join.Lower(kSomeTested, to.tested_min, x.tested_min);
-  join.Raise(kSomeTested, to.tested_max, x.tested_max);
+  join.AddAll();
 }
-__device__ inline void Join(EventColumn& to, const EventTally& x) {
+__device__ inline void Join(uint32_t& lock, EventColumn& to, const EventTally& x, uint32_t rank) {
   const uint32_t parts = If(x.checks != 0, kSomeChecks) | If(x.count != 0, kSomeHeld) |
                          If(x.changes != 0, kSomeChanges) |
                          If(x.nan_margins != 0, kSomeNanMargins) |
                          If(x.absolute.magnitude != kNoMargin, kSomeMargins) |
                          If((x.checks | x.count | x.changes) >= kLargeCount, kSomeLarge);
-  const Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
+  Joiner join{IsFirstOfWarp(), WarpUnion(parts), lock};
   join.Add(kSomeChecks, to.checks, x.checks);
   join.Add(kSomeHeld, to.count, x.count);
   join.Add(kSomeChanges, to.changes, x.changes);
   join.Add(kSomeNanMargins, to.nan_margins, x.nan_margins);
-  join.Nearest(to.absolute, x.absolute);
-  join.Nearest(to.ulps, x.ulps);
+  join.AddAll();
+  join.Nearest(to.absolute, x.absolute, rank);
+  join.Nearest(to.ulps, x.ulps, rank);
 }
-__device__ inline void Join(StateColumn& to, const StateTally& x) {
+__device__ inline void Join(uint32_t& lock, StateColumn& to, const StateTally& x) {
   enum : uint32_t {
     kFinite = 1,
     kSmallest = 2,
@@ -122,7 +190,7 @@ __device__ inline void Join(StateColumn& to, const StateTally& x) {
       If(x.smallest != kNoMinimum, kSmallest) | If(x.subnormals != 0, kSubnormals) |
       If(x.zeros != 0, kZeros) | If(x.nans != 0, kNans) | If(x.infinities != 0, kInf) |
       If((x.subnormals | x.zeros | x.nans | x.infinities) >= kLargeCount, kSomeLarge);
-  const Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
+  Joiner join{IsFirstOfWarp(), WarpUnion(parts), lock};
   join.Lower(kFinite, to.min, x.min);
   join.Raise(kFinite, to.max, x.max);
   join.Lower(kSmallest, to.smallest, x.smallest);
@@ -130,17 +198,7 @@ __device__ inline void Join(StateColumn& to, const StateTally& x) {
   join.Add(kZeros, to.zeros, x.zeros);
   join.Add(kNans, to.nans, x.nans);
   join.Add(kInf, to.infinities, x.infinities);
-}
-
-// Behind a barrier after the join of all; few threads attain the magnitude.
-__device__ inline void JoinKey(ExtremeMargin& to, const NearestValue& x) {
-  if (x.magnitude == kNoMargin || x.magnitude != to.magnitude) return;
-  atomicMin(reinterpret_cast<unsigned long long*>(&to.key), static_cast<unsigned long long>(x.key));
-}
-template <class Column, class Tally>
-__device__ inline void JoinKeys(Column& to, const Tally& x) {
-  JoinKey(to.absolute, x.absolute);
-  JoinKey(to.ulps, x.ulps);
+  join.AddAll();
 }
 
 // Raises the tape units of a step to the most of any instance. Most warps find it there already.
@@ -185,30 +243,28 @@ struct StepSlot {
   TerminationColumn termination[kTerminations > 0 ? kTerminations : 1];
   EventColumn event[kEvents > 0 ? kEvents : 1];
   StateColumn state[kStates > 0 ? kStates : 1];
+  uint32_t lock[2];  // of extremes; the second fills up
 
   __device__ void Clear() {
     OnColumns(termination, termination, kTerminations, ClearWord{});
     OnColumns(event, event, kEvents, ClearWord{});
     OnColumns(state, state, kStates, ClearWord{});
+    if (threadIdx.x == 0) lock[0] = 0;
   }
   // Hands the slot over to the block's partial of a column (and of a sample, where >= 0).
-  __device__ void Leave(const KernelArgs& args, int64_t column, int64_t sample, bool first) {
+  __device__ void Leave(const KernelArgs& args, int64_t column, int64_t sample) {
     const int64_t place = static_cast<int64_t>(blockIdx.x) * args.count + column;
-    Leave(args.termination_partial + place * kTerminations, termination, kTerminations, first);
-    Leave(args.event_partial + place * kEvents, event, kEvents, first);
+    Leave(args.termination_partial + place * kTerminations, termination, kTerminations);
+    Leave(args.event_partial + place * kEvents, event, kEvents);
     if (sample < 0) return;
     const int64_t sampled = static_cast<int64_t>(blockIdx.x) * args.samples + sample;
-    Leave(args.state_partial + sampled * kStates, state, kStates, first);
+    Leave(args.state_partial + sampled * kStates, state, kStates);
   }
 
  private:
   template <class Column>
-  __device__ static void Leave(Column* to, Column* from, int count, bool first) {
-    if (first) {
-      OnColumns(to, from, count, CopyWord{});
-    } else {
-      OnColumns(to, from, count, MergeWord{});
-    }
+  __device__ static void Leave(Column* to, Column* from, int count) {
+    OnColumns(to, from, count, CopyWord{});
     // The same thread has the same words in both.
     OnColumns(from, from, count, ClearWord{});
   }

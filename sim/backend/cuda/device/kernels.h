@@ -7,6 +7,7 @@
 //   SetSent()                 the states as they were sent
 //   CheckSent(), CheckStep()  whether inputs are finite
 //   Sample()                  ranges of the states, to the slot of the step
+//   Places(to, t)             the hashes of its sites at step t
 //   WriteTrajectories(column)
 // and, where it has an adjoint, LoadReversed(), LoadReversedHealth(), StoreReversed() of cotangents and
 // gradients, OpenEntry(), CloseEntry() around what gives to weights, and CopyStates(), after which what
@@ -54,18 +55,44 @@ __device__ inline void StartKernel(I& self) {
   });
 }
 
-// Joins the observations of the block's threads in a step.
+// Which of the steps [first_step, first_step + count) are sampled: every stride-th, and the last of all.
+struct Samples {
+  int64_t stride, steps;
+  int64_t until = 0;  // steps before the next multiple of the stride
+
+  __device__ explicit Samples(const KernelArgs& args) : stride(args.stride), steps(args.steps) {}
+  // How many of [first, t) are sampled, where t is no more than the last step.
+  __device__ int64_t Before(int64_t first, int64_t t) const {
+    return stride > 0 ? t / stride - first / stride : 0;
+  }
+  __device__ void Begin(int64_t t) { until = stride > 0 ? stride - 1 - t % stride : -1; }
+  __device__ bool Has(int64_t t) const { return until == 0 || t + 1 == steps; }
+  __device__ void Next() { until = until == 0 ? stride - 1 : until - 1; }
+};
+
+// Joins the observations of a warp in a step to those of its block.
 template <class I>
-__device__ inline void JoinStep(I& self, int64_t column, int64_t sample, bool first_pass) {
+__device__ inline void JoinStep(I& self) {
   auto& slot = *self.slot;
-  for (int k = 0; k < I::kTerminations; ++k) Join(slot.termination[k], self.loop[k]);
-  for (int k = 0; k < I::kEvents; ++k) Join(slot.event[k], self.event[k]);
-  if (sample >= 0) self.Sample();
-  __syncthreads();
-  for (int k = 0; k < I::kTerminations; ++k) JoinKeys(slot.termination[k], self.loop[k]);
-  for (int k = 0; k < I::kEvents; ++k) JoinKeys(slot.event[k], self.event[k]);
-  __syncthreads();
-  slot.Leave(self.args, column, sample, first_pass);
+  for (int k = 0; k < I::kTerminations; ++k)
+    Join(slot.lock[0], slot.termination[k], self.loop[k], self.rank);
+  for (int k = 0; k < I::kEvents; ++k) Join(slot.lock[0], slot.event[k], self.event[k], self.rank);
+  if (self.sampled) self.Sample();
+}
+
+// The slots of steps [begin, end) of the launch become columns. Between barriers.
+template <class I>
+__device__ inline void LeaveWindow(I& self, int64_t begin, int64_t end) {
+  const int64_t first = self.args.first_step;
+  Samples samples(self.args);
+  samples.Begin(first + begin);
+  int64_t sample = samples.Before(first, first + begin);
+  for (int64_t column = begin; column < end; ++column) {
+    const bool sampled = samples.Has(first + column);
+    self.shared.slots[column - begin].Leave(self.args, column, sampled ? sample : -1);
+    sample += sampled ? 1 : 0;
+    samples.Next();
+  }
 }
 
 template <class I, bool kRecords>
@@ -73,42 +100,69 @@ __device__ inline void ForwardKernel(I& self) {
   const KernelArgs& args = self.args;
   const bool records = kRecords && (args.flags & kRecordSteps) != 0;
   const bool writes = (args.flags & kValuesPass) == 0;
-  if (records) {
-    self.shared.slots[0].Clear();
-    self.shared.slots[1].Clear();
-    __syncthreads();
+  const int64_t first = args.first_step;
+  const int32_t count = static_cast<int32_t>(args.count);
+  unsigned long long* const tape_units = args.tape_units;
+  if constexpr (kRecords) {
+    for (int k = 0; k < I::kWindow; ++k) self.shared.slots[k].Clear();
   }
-  EachInstance(self, [&](bool first_pass) {
-    self.Load();
-    const int told = I::kTells && self.speaks && self.live ? I::kTerminations : 0;
-    for (int k = 0; k < told; ++k) StartTelling(args, k, self.instance, self.told[k]);
-    int64_t sample = 0;
-    for (int64_t column = 0; column < args.count; ++column) {
-      self.t = self.read_time = args.first_step + column;
-      self.slot = &self.shared.slots[column & 1];
-      self.sampled =
-          (args.stride > 0 && (self.t + 1) % args.stride == 0) || self.t + 1 == args.steps;
-      self.event_margins = records && self.sampled && args.event_margins != nullptr
-                               ? args.event_margins + sample * I::kEvents
-                               : nullptr;
-      self.BeginStep();
-      unsigned long long units = 0;
-      if (self.Runs()) {
-        self.bad = self.bad_input = false;
-        if (self.t > 0) self.CheckStep();
-        RunStep(self);
-        units = self.tape.top + kLinkUnits;
+  // All instances of the block go through a window of steps before the next one.
+  const int32_t window = records ? int32_t{I::kWindow} : count;
+  for (int32_t begin = 0; begin < count; begin += window) {
+    const int32_t end = count - begin > window ? begin + window : count;
+    if constexpr (kRecords) {
+      for (int32_t k = static_cast<int32_t>(threadIdx.x); records && k < end - begin;
+           k += static_cast<int32_t>(blockDim.x)) {
+        self.Places(self.shared.place[k], static_cast<uint64_t>(first + begin + k));
       }
-      I::Sync();
-      if (writes) self.WriteTrajectories(column);
-      for (int k = 0; k < told; ++k) TellStep(args, k, column, self.instance, self.told[k]);
-      if (args.tape_units != nullptr) RaiseTapeUnits(&args.tape_units[self.t], units);
-      if (records) JoinStep(self, column, self.sampled ? sample : -1, first_pass);
-      sample += self.sampled ? 1 : 0;
+      if (records) __syncthreads();
     }
-    if (self.live) self.Store();
-    if (records) __syncthreads();  // the slots begin anew with the next instances
-  });
+    EachInstance(self, [&](bool) {
+      self.Load();
+      const int told = I::kTells && self.speaks && self.live ? I::kTerminations : 0;
+      for (int k = 0; k < told; ++k) StartTelling(args, k, self.instance, self.told[k]);
+      Samples samples(args);
+      samples.Begin(first + begin);
+      int64_t sample = samples.Before(first, first + begin);
+      for (int32_t column = begin; column < end; ++column) {
+        self.t = self.read_time = first + column;
+        if constexpr (kRecords) {
+          const int32_t in_window = records ? column - begin : 0;
+          self.slot = &self.shared.slots[in_window];
+          self.place = self.shared.place[in_window];
+          self.sampled = samples.Has(self.t);
+          self.event_margins = records && self.sampled && args.event_margins != nullptr
+                                   ? args.event_margins + sample * I::kEvents
+                                   : nullptr;
+          self.BeginStep();
+        }
+        unsigned long long units = 0;
+        self.tape.top = 0;
+        if (self.Runs()) {
+          self.bad = self.bad_input = false;
+          if (self.t > 0) self.CheckStep();
+          RunStep(self);
+          units = self.tape.top + kLinkUnits;
+        }
+        I::Sync();
+        if (writes) self.WriteTrajectories(column);
+        for (int k = 0; k < told; ++k) TellStep(args, k, column, self.instance, self.told[k]);
+        if (tape_units != nullptr) RaiseTapeUnits(&tape_units[self.t], units);
+        if constexpr (kRecords) {
+          if (records) JoinStep(self);
+          sample += self.sampled ? 1 : 0;
+          samples.Next();
+        }
+      }
+      if (self.live) self.Store();
+    });
+    if constexpr (kRecords) {
+      if (records) {
+        __syncthreads();
+        LeaveWindow(self, begin, end);
+      }
+    }
+  }
   if (!kRecords) return;
   self.FlushRanges();
   if (records && self.health_changes != 0) {

@@ -11,6 +11,15 @@ namespace simgrad::sim::cuda::device {
 
 inline constexpr unsigned kWholeWarp = ~0u;
 
+// The threads of a warp. Where tests stand in for a GPU, a block may have fewer.
+__device__ inline unsigned WarpThreads() {
+#ifdef __CUDA_ARCH__
+  return 32;
+#else
+  return blockDim.x < 32 ? blockDim.x : 32;
+#endif
+}
+
 // Whether this thread speaks for its warp.
 __device__ inline bool IsFirstOfWarp() { return (threadIdx.x & 31u) == 0; }
 
@@ -45,6 +54,8 @@ __device__ inline uint32_t WarpMost(uint32_t x) { return __reduce_max_sync(kWhol
 __device__ inline uint32_t WarpUnion(uint32_t x) { return __reduce_or_sync(kWholeWarp, x); }
 
 #endif
+
+__device__ inline bool WarpAny(bool x) { return __any_sync(kWholeWarp, x) != 0; }
 
 // Counts below it are summed in 32 bits.
 inline constexpr unsigned long long kLargeCount = 1ull << 27;

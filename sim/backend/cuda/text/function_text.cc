@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "sim/backend/cuda/text/element_owners.h"
 #include "sim/text.h"
 
@@ -293,14 +294,25 @@ class Writer {
   static std::string NumberText(PlanCarrier carrier, const std::string& at) {
     switch (carrier) {
       case PlanCarrier::kF64:
-        return Cat("self.args.number[", at, "]");
+        return RealText(at);
       case PlanCarrier::kF32:
-        return Cat("static_cast<float>(self.args.number[", at, "])");
+        return Cat("static_cast<float>(", RealText(at), ")");
       case PlanCarrier::kBool:
-        return Cat("(self.args.integer[", at, "] != 0)");
+        return Cat("(", IntegerText(at), " != 0)");
       default:
-        return Cat("WrapTo<", TypeText(carrier), ">(self.args.integer[", at, "])");
+        return Cat("WrapTo<", TypeText(carrier), ">(", IntegerText(at), ")");
     }
+  }
+  // The first of the tables, which most programs have alone, are in registers.
+  static bool IsKept(const std::string& at, int64_t kept) {
+    int64_t place = 0;
+    return absl::SimpleAtoi(at, &place) && place < kept;
+  }
+  static std::string RealText(const std::string& at) {
+    return IsKept(at, kKeptNumbers) ? Cat("self.n", at) : Cat("self.args.number[", at, "]");
+  }
+  static std::string IntegerText(const std::string& at) {
+    return IsKept(at, kKeptNumbers) ? Cat("self.i", at) : Cat("self.args.integer[", at, "]");
   }
   std::string SentText(const Buffer& buffer, const std::string& at) const {
     const plan::Sent& sent = plan_.sent[static_cast<size_t>(buffer.number)];
@@ -547,11 +559,10 @@ class Writer {
   }
 
   void EndRun(const Statement& s) {
-    text_.Line(Cat(Speaking(), "self.EndRun(", s.site, ", ",
-                   HashText(plan_.terminations[static_cast<size_t>(s.site)].hash), ", ",
+    const plan::RecordedSite& site = plan_.terminations[static_cast<size_t>(s.site)];
+    text_.Line(Cat(Speaking(), "self.EndRun(", s.site, ", ", PlaceText(s, "Loop", site.hash), ", ",
                    Reg(s.operands[0]), ", ", Reg(s.operands[1]), ", static_cast<double>(",
-                   Reg(s.operands[2]), "), ", RegOr(s.iteration, "0"), ", ", RegOr(s.element, "0"),
-                   ");"));
+                   Reg(s.operands[2]), "));"));
   }
 
   void Decide(const Statement& s) {
@@ -559,9 +570,17 @@ class Writer {
     const std::string element = RegOr(s.element, "0");
     const std::string last =
         site.elements == 1 ? Cat("self.last", s.site) : Cat("self.Last", s.site, "(", element, ")");
-    text_.Line(Cat(Speaking(), "self.Decide(", s.site, ", ", HashText(site.hash), ", ",
-                   RegOr(s.iteration, "0"), ", ", element, ", ", RegOr(s.where, "true"), ", ",
-                   DistanceText(s), ", ", Reg(s.operands[2]), ", ", last, ");"));
+    text_.Line(Cat(Speaking(), "self.Decide(", s.site, ", ", PlaceText(s, "Event", site.hash), ", ",
+                   RegOr(s.where, "true"), ", ", DistanceText(s), ", ", Reg(s.operands[2]), ", ",
+                   last, ");"));
+  }
+
+  // The hash of where a site decides; a block knows it where that is once in a step.
+  std::string PlaceText(const Statement& s, const char* kind, uint64_t hash) const {
+    const std::string iteration = RegOr(s.iteration, "0");
+    const std::string element = RegOr(s.element, "0");
+    if (iteration == "0" && element == "0") return Cat("self.", kind, "Place(", s.site, ")");
+    return Cat("self.PlaceOf(", HashText(hash), ", ", iteration, ", ", element, ")");
   }
 
   void Call(const Statement& s) {

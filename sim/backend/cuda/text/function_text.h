@@ -17,6 +17,10 @@
 
 namespace simgrad::sim::cuda {
 
+// The numbers of a program, and its integers, that a thread reads once: members n0, n1, ..., i0, ... of the
+// Instance.
+inline constexpr int64_t kKeptNumbers = 16;
+
 struct TextOptions {
   Mapping mapping = Mapping::kThreadPerInstance;
   bool records = true;

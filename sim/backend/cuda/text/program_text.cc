@@ -18,6 +18,9 @@ using enum FieldKind;
 
 // Above this much, what a block shares stands in its workspace.
 constexpr int64_t kMostShared = 40 << 10;
+// What a block shares for the steps that it records at once, how many those are at least and at most.
+constexpr int64_t kWindowBytes = 16 << 10;
+constexpr int64_t kLeastWindow = 2, kMostWindow = 32;
 // Arrays of a gradient that a thread keeps while it runs.
 constexpr int64_t kMostKept = 16;
 
@@ -249,14 +252,22 @@ class ProgramText {
   }
 
   int64_t SharedBytes() const {
+    return Window() * StepBytes() + 2 * int64_t{sizeof(BackwardColumn)} +
+           int64_t{sizeof(precision::ExactSum)} + 16;
+  }
+  // A slot with its lock, and the hashes of its places (device/instance.h).
+  int64_t StepBytes() const {
     const auto least = [](size_t count) {
       return static_cast<int64_t>(std::max<size_t>(count, 1));
     };
-    const int64_t slot = least(plan_.terminations.size()) * int64_t{sizeof(TerminationColumn)} +
-                         least(plan_.events.size()) * int64_t{sizeof(EventColumn)} +
-                         least(RealStates(program_)) * int64_t{sizeof(StateColumn)};
-    return 2 * slot + 2 * int64_t{sizeof(BackwardColumn)} + int64_t{sizeof(precision::ExactSum)} +
-           16;
+    return least(plan_.terminations.size()) * int64_t{sizeof(TerminationColumn)} +
+           least(plan_.events.size()) * int64_t{sizeof(EventColumn)} +
+           least(RealStates(program_)) * int64_t{sizeof(StateColumn)} + 8 +
+           8 * least(plan_.terminations.size() + plan_.events.size());
+  }
+  int64_t Window() const {
+    if (!Records()) return 1;
+    return std::clamp(kWindowBytes / StepBytes(), kLeastWindow, kMostWindow);
   }
 
   // The bytes of the copies of states that a block has beside its records and arrays.
@@ -277,7 +288,10 @@ class ProgramText {
     const std::string work =
         "args.workspace + static_cast<int64_t>(blockIdx.x) * args.workspace_stride";
     TextWriter text;
-    text.Open(Cat("extern \"C\" __global__ void simgrad_", name,
+    // A record takes many registers, and waits; twice the threads of a block hide that.
+    const std::string bounds =
+        name == "forward" && Records() ? Cat("__launch_bounds__(", kMostThreads, ", 2) ") : "";
+    text.Open(Cat("extern \"C\" __global__ ", bounds, "void simgrad_", name,
                   "(const __grid_constant__ KernelArgs args)"));
     text.Line(Cat("Instance self(args, *reinterpret_cast<Instance::Shared*>(",
                   in_workspace ? work : "simgrad_shared", "), ", work, " + ",
@@ -352,7 +366,10 @@ class ProgramText {
     for (size_t k = 0; k < last_.size(); ++k) {
       if (plan_.events[k].elements == 1) text.Line(Cat(LastText(k), " last", k, ";"));
     }
+    for (int64_t k = 0; k < Kept(numbers_.size()); ++k) text.Line(Cat("double n", k, ";"));
+    for (int64_t k = 0; k < Kept(plan_.integers.size()); ++k) text.Line(Cat("int64_t i", k, ";"));
   }
+  static int64_t Kept(size_t count) { return std::min(static_cast<int64_t>(count), kKeptNumbers); }
 
   std::string NameOf(const Field& f) const {
     const size_t index = static_cast<size_t>(f.index);
@@ -424,6 +441,12 @@ class ProgramText {
                     fields_[k].elements, ";"));
     }
     ReadInputs_(text);
+    for (int64_t k = 0; k < Kept(numbers_.size()); ++k) {
+      text.Line(Cat("n", k, " = args.number[", k, "];"));
+    }
+    for (int64_t k = 0; k < Kept(plan_.integers.size()); ++k) {
+      text.Line(Cat("i", k, " = args.integer[", k, "];"));
+    }
     text.Line("signature = 0;");
     text.Close();
     text.Open("__device__ void Load()");
@@ -554,15 +577,29 @@ class ProgramText {
              Cat("seen.See<", FormatText(value.format.value_or(Format::kF64)), ">(",
                  OfField(static_cast<int>(k), count, "e"), ");"));
       text.Close();
-      text.Line(Cat("Join(slot->state[", real++, "], seen);"));
+      text.Line(Cat("Join(slot->lock[0], slot->state[", real++, "], seen);"));
       text.Close();
+    }
+    text.Close();
+  }
+
+  void PlacesText(TextWriter& text) const {
+    text.Open(
+        "__device__ static void Places([[maybe_unused]] uint64_t* to, [[maybe_unused]] uint64_t "
+        "t)");
+    size_t place = 0;
+    for (const auto* sites : {&plan_.terminations, &plan_.events}) {
+      for (const plan::RecordedSite& site : *sites) {
+        text.Line(
+            Cat("to[", place++, "] = simgrad::precision::PlaceHash(", site.hash, "u, t, 0, 0);"));
+      }
     }
     text.Close();
   }
 
   void TrajectoryText(TextWriter& text) const {
     text.Open("__device__ void WriteTrajectories([[maybe_unused]] int64_t column)");
-    text.Line("if (!live) return;");
+    text.Line("if (!live || !writes_trajectories) return;");
     for (const auto& [kind, list] : {std::pair{kState, "state"}, std::pair{kExport, "export"}}) {
       TextWriter inside(3);
       bool any = false;
@@ -669,7 +706,7 @@ class ProgramText {
                   flag(numerical_.policy.nonfinite == precision::NonFinite::kStop), ", ",
                   flag(to_.tells_instances), ", ", plan_.terminations.size(), ", ",
                   plan_.events.size(), ", ", RealStates(program_), ", ", plan_.additions.size(),
-                  ">"));
+                  ", ", Window(), ">"));
     text.Line("using InstanceBase::InstanceBase;");
     text.Line(Cat("static constexpr bool kHasLast = ", flag(HasLast()), ";"));
     Members(text);
@@ -679,6 +716,7 @@ class ProgramText {
     SentText(text);
     CheckText(text);
     SampleText(text);
+    if (Records()) PlacesText(text);
     TrajectoryText(text);
     LastEvents(text);
     if (numerical_.adjoint) ReversedText(text);

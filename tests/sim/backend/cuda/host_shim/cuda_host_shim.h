@@ -45,6 +45,7 @@ extern unsigned char simgrad_shared[];
 #define __syncthreads() static_cast<void>(simgrad_shim.await(__FILE__, __LINE__, 0, 0))
 #define __syncthreads_or(value) \
   static_cast<int>(simgrad_shim.await(__FILE__, __LINE__, 0, (value) != 0 ? 1u : 0u))
+#define __threadfence_block() static_cast<void>(0)
 // The mask has to name all threads of the warp, as it does where they come converged.
 #define SIMGRAD_SHIM_WARP(mask, operation, value) \
   (static_cast<void>(mask), simgrad_shim.await(__FILE__, __LINE__, operation, value))
@@ -52,6 +53,7 @@ extern unsigned char simgrad_shared[];
 #define __reduce_min_sync(mask, value) SIMGRAD_SHIM_WARP(mask, 2, value)
 #define __reduce_max_sync(mask, value) SIMGRAD_SHIM_WARP(mask, 3, value)
 #define __reduce_or_sync(mask, value) SIMGRAD_SHIM_WARP(mask, 4, value)
+#define __any_sync(mask, value) SIMGRAD_SHIM_WARP(mask, 4, (value) ? 1u : 0u)
 
 template <class T>
 inline T SimgradExchange(T* at, T value) {
