@@ -3,6 +3,7 @@
 usage: end_to_end.py SIMGRAD_SERVER
 """
 
+import concurrent.futures
 import subprocess
 import sys
 import tempfile
@@ -32,18 +33,47 @@ class Server:
         self.process.wait(timeout=60)
 
 
+def ball(client, seed):
+    """A rollout and a gradient of the ball, as arrays by name; each test of each instance too."""
+    y0 = np.random.default_rng(seed).uniform(0.1, 1.0, (256, 9)).astype(np.float32)
+    world = sg.World("bouncing_ball", contact="projection", elements=9, tol=1e-4, max_iter=25)
+    common = dict(steps=100, initial={"y": y0, "v": np.zeros_like(y0)}, params={"k": 0.5})
+    r = client.rollout(world, record=["y"], diagnostics="summary", **common)
+    each = client.rollout(world, diagnostics="instances", **common)
+    g = client.gradient(world, objective="final_penetration", **common)
+    site = each.sites["projection"]
+    return {"y": r.state["y"], "trajectory": r.trajectory["y"], "paths": r.path_signature,
+            "iterations": r.sites["projection"].iterations, "value": g.value, "k": g.params["k"],
+            "initial": g.initial["y"], "of each instance": site.instance_iterations,
+            "reasons": site.instance_reasons}
+
+
+def cart(client, policy):
+    """A network that drives a cart: products of matrices, and gradients for all its weights."""
+    generator = np.random.default_rng(3)
+    sizes = (4, 16, 16, 1)
+    weights = {}
+    for k, (n, m) in enumerate(zip(sizes, sizes[1:]), start=1):
+        weights[f"w{k}"] = generator.normal(0, 0.5, (n, m)).astype(np.float32)
+        weights[f"b{k}"] = generator.normal(0, 0.5, m).astype(np.float32)
+    world = sg.worlds.cartpole(sizes)
+    common = dict(steps=60, policy=policy, params=weights,
+                  initial={"angle": np.linspace(-0.3, 0.3, 128), "x": 0.0, "speed": 0.0, "spin": 0.0})
+    r = client.rollout(world, **common)
+    g = client.gradient(world, cotangents=sg.Cotangents(state={"angle": np.ones(128)}), **common)
+    return {**{f"state {name}": x for name, x in r.state.items()},
+            **{f"gradient {name}": x for name, x in g.params.items()}}
+
+
 def answers(address):
-    """A rollout and a gradient of the ball, as arrays by name."""
-    generator = np.random.default_rng(1)
-    y0 = generator.uniform(0.1, 1.0, (256, 9)).astype(np.float32)
-    with sg.Client(address) as client:
-        ball = sg.World("bouncing_ball", contact="projection", elements=9, tol=1e-4, max_iter=25)
-        common = dict(steps=100, initial={"y": y0, "v": np.zeros_like(y0)}, params={"k": 0.5})
-        r = client.rollout(ball, record=["y"], diagnostics="summary", **common)
-        g = client.gradient(ball, objective="final_penetration", **common)
-        return {"y": r.state["y"], "trajectory": r.trajectory["y"], "paths": r.path_signature,
-                "iterations": r.sites["projection"].iterations, "value": g.value, "k": g.params["k"],
-                "initial": g.initial["y"]}
+    """What the server answers, by name; eight balls are asked for at the same time."""
+    with sg.Client(address) as client, concurrent.futures.ThreadPoolExecutor(8) as threads:
+        found = {}
+        for seed, arrays in enumerate(threads.map(lambda seed: ball(client, seed), range(8))):
+            found.update({f"ball {seed}: {name}": x for name, x in arrays.items()})
+        for policy in ("f64", "f32", "bf16_safe"):
+            found.update({f"cart in {policy}: {name}": x for name, x in cart(client, policy).items()})
+        return found
 
 
 def main():

@@ -28,8 +28,8 @@ using sim::cuda::Mapping;
 
 // In functions of a plan and in kernels; the second where a block runs an instance.
 constexpr std::string_view kBarriers[] = {"__syncthreads();", "I::Sync();"};
-// Several warps for an instance; several passes over instances.
-int ThreadsOf(Mapping mapping) { return mapping == Mapping::kBlockPerInstance ? 96 : 32; }
+// Several warps for an instance; several warps, and several passes over instances.
+int ThreadsOf(Mapping mapping) { return mapping == Mapping::kBlockPerInstance ? 96 : 64; }
 // Orders of threads that are tried before a barrier counts as not missed.
 constexpr uint64_t kSeeds = 3;
 
@@ -174,7 +174,7 @@ sim::Work BallWork() {
   const WorldCase world = WorldCases(9)[0];
   return WorkOfCase(*LowerForGradient(*sim::BuildWorld(world.world, world.config),
                                       PolicyOf({.preset = "f32"}), "final_height"),
-                    40, 5);
+                    150, 5);
 }
 
 // Each number follows its neighbour, from the start on; nothing is recorded, so nothing else waits.
