@@ -64,6 +64,16 @@ void CheckEquality(const std::shared_ptr<Device>& device, const EqualityGoal& go
   std::mutex mutex;
   size_t failures = 0;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(goal.seconds);
+  // What a run that is cut off has compared; under the mutex.
+  auto told = std::chrono::steady_clock::now();
+  const auto tell = [&] {
+    told = std::chrono::steady_clock::now();
+    report.AddAtLeast("random (program, policy, size) triples compared to the bit",
+                      static_cast<double>(triples), static_cast<double>(goal.triples));
+    report.AddAtLeast("steps of those", static_cast<double>(steps),
+                      static_cast<double>(goal.steps));
+    report.Add("of them different", static_cast<double>(failures), "");
+  };
   const auto goes_on = [&] {
     return (triples < goal.triples || steps < goal.steps) && std::chrono::steady_clock::now() < end;
   };
@@ -87,6 +97,7 @@ void CheckEquality(const std::shared_ptr<Device>& device, const EqualityGoal& go
         }
         ++triples;
         const std::lock_guard<std::mutex> lock(mutex);
+        if (std::chrono::steady_clock::now() - told > std::chrono::seconds(1)) tell();
         if (failure.empty()) continue;
         report.Fail(absl::StrCat("random case ", seed, ", size ", k, ": ", failure));
         if (++failures >= kFailures) triples = goal.triples, steps = goal.steps;
@@ -97,10 +108,7 @@ void CheckEquality(const std::shared_ptr<Device>& device, const EqualityGoal& go
   for (int i = 1; i < goal.threads; ++i) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
-  report.AddAtLeast("random (program, policy, size) triples compared to the bit",
-                    static_cast<double>(triples), static_cast<double>(goal.triples));
-  report.AddAtLeast("steps of those", static_cast<double>(steps), static_cast<double>(goal.steps));
-  report.Add("of them different", static_cast<double>(failures), "");
+  tell();
 }
 
 void CheckSizes(const std::shared_ptr<Device>& device, bool small, Report& report) {

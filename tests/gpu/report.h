@@ -1,6 +1,7 @@
 // What a run on a GPU found, as one JSON document and one Markdown table.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -38,8 +39,15 @@ struct Report {
   std::string Markdown() const;
 
  private:
+  // A row takes the place of the one of its name, if there is one.
   void Push(Row row) {
-    rows.push_back(std::move(row));
+    const auto old = std::find_if(rows.begin(), rows.end(),
+                                  [&](const Row& other) { return other.name == row.name; });
+    if (old == rows.end()) {
+      rows.push_back(std::move(row));
+    } else {
+      *old = std::move(row);
+    }
     if (keep) keep(*this);
   }
 };
