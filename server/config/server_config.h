@@ -71,6 +71,9 @@ struct ServerConfig {
   int64_t max_connections_per_peer = 0;  // 0: half of `max_connections`
   absl::Duration handshake_timeout = absl::Seconds(10);
   absl::Duration upload_timeout = absl::Seconds(120);  // from a call's begin to its request's end
+  // The most memory that gRPC itself may hold for calls; 0: follows from the memory limit. It has no
+  // flag, as it stands behind limits that have: a test makes it small.
+  int64_t grpc_memory_bytes = 0;
 
   bool HasTls() const { return !tls_certificate.empty(); }
 };

@@ -30,6 +30,7 @@
 #include "server/service/request_log.h"
 #include "server/service/rollout_probe.h"
 #include "server/service/tls_files.h"
+#include "server/service/upload_limits.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "sim/program/verify.h"
 #include "sim/worlds/worlds.h"
@@ -192,22 +193,7 @@ ConnectionLimits HealthLimitsOf(const config::ServerConfig& config, int64_t desc
   return limits;
 }
 
-// The most memory that gRPC itself may hold: messages that have not come completely or that wait
-// for their call, calls, and connections. Beyond it gRPC cancels calls of any caller, so this limit
-// stands behind ours.
-UploadLimits UploadLimitsOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
-  UploadLimits limits;
-  limits.bytes = std::max(memory_limit_bytes / 4, 2 * config.max_request_bytes);
-  limits.timeout = config.upload_timeout;
-  return limits;
-}
-
-constexpr int64_t kLeastQuotaBytes = int64_t{512} << 20;
 constexpr int64_t kHealthQuotaBytes = int64_t{64} << 20;
-int64_t QuotaBytes(const config::ServerConfig& config, int64_t memory_limit_bytes) {
-  return std::max(
-      {memory_limit_bytes, 2 * UploadLimitsOf(config, memory_limit_bytes).bytes, kLeastQuotaBytes});
-}
 
 // Sets the limits of what every port of ours takes from strangers.
 void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, int64_t quota_bytes) {
@@ -408,7 +394,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   }
   acceptor_ = *std::move(acceptor);
   grpc::ServerBuilder builder;
-  Harden(builder, config, QuotaBytes(config, scheduler_->memory_limit_bytes()));
+  Harden(builder, config, GrpcMemoryOf(config, scheduler_->memory_limit_bytes()));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
                              static_cast<int>(config.max_metadata_bytes));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);

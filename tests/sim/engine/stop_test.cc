@@ -1,17 +1,22 @@
 // How soon a run ends that was asked to: looks are counted against element-operations, everywhere.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #ifdef SIMGRAD_WITH_COMPILED
 #include "sim/backend/compiled/compiled_executor.h"
 #endif
 #include "sim/program/builder.h"
+#include "tests/sim/equality/forwarding_run.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad {
@@ -378,6 +383,137 @@ TEST_P(Stop, IsAskedForWhereStatesAreCopied) {
   stops = true;
   EXPECT_EQ((*run)->SaveState(), nullptr);
   EXPECT_EQ(looks_of([&] { (*run)->State(0); }), 1);
+}
+
+// What the runs of an executor do.
+struct Seen {
+  int64_t runs = 0;
+  bool has_finished = false;  // the forward pass
+  bool copies = false;        // states, now
+  bool reverses = false;
+  std::vector<std::weak_ptr<const void>> copied;
+
+  bool AllIsGone() const {
+    return runs == 0 && std::all_of(copied.begin(), copied.end(),
+                                    [](const auto& copy) { return copy.expired(); });
+  }
+};
+
+class SeenRun : public sim::equality::ForwardingRun {
+ public:
+  SeenRun(std::unique_ptr<sim::Run> run, Seen& seen) : ForwardingRun(std::move(run)), seen_(seen) {
+    ++seen_.runs;
+  }
+  ~SeenRun() override { --seen_.runs; }
+  std::shared_ptr<const void> SaveState() const override {
+    seen_.copies = true;
+    auto copy = ForwardingRun::SaveState();
+    seen_.copies = false;
+    seen_.copied.push_back(copy);
+    return copy;
+  }
+  absl::Status Finish() override {
+    absl::Status finished = ForwardingRun::Finish();
+    seen_.has_finished = finished.ok();
+    return finished;
+  }
+  absl::Status StartAdjoint(double seed_scale, const sim::InstanceWeights& over) override {
+    seen_.reverses = true;
+    return ForwardingRun::StartAdjoint(seed_scale, over);
+  }
+
+ private:
+  Seen& seen_;
+};
+
+class SeenExecutor : public sim::Executor {
+ public:
+  SeenExecutor(std::shared_ptr<sim::Executor> executor, Seen& seen)
+      : executor_(std::move(executor)), seen_(seen) {}
+  std::string_view name() const override { return executor_->name(); }
+  absl::StatusOr<std::unique_ptr<sim::Run>> Create(sim::Batch batch,
+                                                   sim::RunOptions options) override {
+    auto run = executor_->Create(std::move(batch), std::move(options));
+    if (!run.ok()) return run.status();
+    return std::make_unique<SeenRun>(*std::move(run), seen_);
+  }
+
+ private:
+  const std::shared_ptr<sim::Executor> executor_;
+  Seen& seen_;
+};
+
+// Its reversal copies the states of the end, to run again over the instances that are finite: 2 MiB,
+// so whether to stop is asked about in the middle.
+Work WorkThatReversesTwice() {
+  constexpr int64_t kInstances = 64, kElements = 4096;
+  Builder b("weighted");
+  const Var x = b.State("x", {kElements});
+  const Var w = b.Weights("w", {});
+  b.SetNext({x * b.Broadcast(w, {kElements}, {})});
+  b.AddObjective("sum", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, states[0]);
+  });
+  auto world = b.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  precision::PolicySpec f64;
+  f64.preset = "f64";
+  auto program = tests::LowerForGradient(*world, tests::PolicyOf(f64), "sum");
+  EXPECT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), kInstances, 2);
+  work.gradient->reduction = sim::InstanceReduction::kFiniteOnly;
+  work.options.threads = 1;
+  tests::Bind(
+      work, InputKind::kState, "x",
+      tests::Shared(std::vector<double>(static_cast<size_t>(kElements), 0.25), {kElements}));
+  tests::Bind(work, InputKind::kParam, "w", tests::Shared({0.5}, {}));
+  return work;
+}
+
+// Says why the run ends once it was asked to; OK: it does not know.
+class Leaver : public sim::Observer {
+ public:
+  explicit Leaver(absl::Status reason) : why(std::move(reason)) {}
+  absl::Status Continue(WorkPhase) override { return has_left ? why : absl::OkStatus(); }
+  const absl::Status why;
+  bool has_left = false;
+};
+
+// A copy that was left has no state to come back to: the sums of a reversal over it would not be right.
+TEST_P(Stop, InTheCopyBeforeAReversalEndsTheRunBeforeItReverses) {
+  struct Case {
+    bool leaves;
+    absl::Status why;
+    absl::StatusCode ends;
+  };
+  const std::vector<Case> cases = {
+      {false, absl::OkStatus(), absl::StatusCode::kOk},
+      {true, absl::OkStatus(), absl::StatusCode::kCancelled},
+      {true, absl::CancelledError("gone"), absl::StatusCode::kCancelled},
+      {true, absl::DeadlineExceededError("late"), absl::StatusCode::kDeadlineExceeded}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.leaves ? one.why.ToString() : "stays");
+    Seen seen;
+    Leaver leaver(one.why);
+    Work work = WorkThatReversesTwice();
+    int64_t looks = 0;
+    work.options.stop = [&] {
+      const bool is_there = seen.has_finished && seen.copies;
+      looks += is_there ? 1 : 0;
+      leaver.has_left = leaver.has_left || (is_there && one.leaves);
+      return leaver.has_left;
+    };
+    const auto result =
+        sim::Engine(std::make_shared<SeenExecutor>(MakeExecutor(), seen)).Execute(work, leaver);
+    EXPECT_EQ(result.status().code(), one.ends);
+    if (!one.why.ok()) {
+      EXPECT_EQ(result.status(), one.why);
+    }
+    EXPECT_EQ(seen.reverses, !one.leaves);
+    EXPECT_GE(looks, one.leaves ? 1 : 2);
+    EXPECT_GE(seen.copied.size(), 2u);  // of the beginning, and of the end
+    EXPECT_TRUE(seen.AllIsGone());
+  }
 }
 
 TEST(ReferenceStop, IsAskedForWhileInstancesAreMade) {
