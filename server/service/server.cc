@@ -578,7 +578,7 @@ void Server::ShutDown() {
   }
   // gRPC lets each write that it has begun end first: a peer that takes nothing from its socket
   // holds that up for ever, unless its connection is cut.
-  constexpr absl::Duration kToEndByItself = absl::Milliseconds(500);
+  static constexpr absl::Duration kToEndByItself = absl::Milliseconds(500);
   const std::jthread cut([this](const std::stop_token& stop) {
     if (StopsWithin(kToEndByItself, stop)) return;
     for (ConnectionAcceptor* acceptor : {acceptor_.get(), health_acceptor_.get()}) {

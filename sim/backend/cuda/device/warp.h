@@ -11,12 +11,13 @@ namespace simgrad::sim::cuda::device {
 
 inline constexpr unsigned kWholeWarp = ~0u;
 
-// The threads of a warp. Where tests stand in for a GPU, a block may have fewer.
+// The threads of this warp. Where tests stand in for a GPU, the last of a block may have fewer.
 __device__ inline unsigned WarpThreads() {
 #ifdef __CUDA_ARCH__
   return 32;
 #else
-  return blockDim.x < 32 ? blockDim.x : 32;
+  const unsigned from_here = blockDim.x - (threadIdx.x & ~31u);
+  return from_here < 32 ? from_here : 32;
 #endif
 }
 

@@ -117,23 +117,25 @@ extern "C" __global__ void simgrad_start(const __grid_constant__ KernelArgs args
 }
 )";
 
-std::vector<uint64_t> OfWarps(const std::vector<uint64_t>& numbers, absl::Status& status) {
+// What one block with a thread per number writes: `words` numbers for each, 0 where it writes none.
+std::vector<uint64_t> OfBlock(const std::string& text, const std::vector<uint64_t>& numbers,
+                              size_t words, absl::Status& status, sim::cuda::KernelArgs args = {}) {
   const auto device = MakeHostShimDevice({.seed = numbers.size()});
   sim::cuda::GeneratedSource source;
-  source.text = kWarps;
+  source.text = text;
   const auto module = device->Load(source, sim::cuda::KernelChoice::kBest);
   status = module.status();
   if (!status.ok()) return {};
   auto stream = *device->OpenStream();
   const int64_t threads = static_cast<int64_t>(numbers.size());
   const auto in = *device->Allocate(threads * 8);
-  const auto out = *device->Allocate(threads * 40);
+  const auto out = *device->Allocate(threads * static_cast<int64_t>(8 * words));
   status.Update(stream->ToDevice(in.data(), numbers.data(), in.bytes()));
-  sim::cuda::KernelArgs args = {};
+  status.Update(stream->Fill(out.data(), 0, out.bytes()));
   args.integer = static_cast<const int64_t*>(in.data());
   args.field[0] = out.data();
   status.Update(stream->Launch(**module, "simgrad_start", {1, static_cast<int>(threads), 0}, args));
-  std::vector<uint64_t> told(numbers.size() * 5);
+  std::vector<uint64_t> told(numbers.size() * words);
   status.Update(stream->ToHost(told.data(), out.data(), out.bytes()));
   return told;
 }
@@ -145,7 +147,7 @@ TEST(DevicePartsTest, WarpsAddAndCompareWholeAndBroken) {
       std::vector<uint64_t> numbers(threads);
       for (uint64_t& x : numbers) x = random() % (uint64_t{1} << bits);
       absl::Status status;
-      const std::vector<uint64_t> told = OfWarps(numbers, status);
+      const std::vector<uint64_t> told = OfBlock(kWarps, numbers, 5, status);
       ASSERT_TRUE(status.ok()) << status;
       for (size_t i = 0; i < threads; ++i) {
         const size_t first = i / 32 * 32;
@@ -160,6 +162,76 @@ TEST(DevicePartsTest, WarpsAddAndCompareWholeAndBroken) {
         EXPECT_EQ(told[5 * i + 2], *std::max_element(begin, end));
         EXPECT_EQ(told[5 * i + 3], (uint64_t{1} << lanes) - 1);
         EXPECT_EQ(told[5 * i + 4], i == first ? 1u : 0u);
+      }
+    }
+  }
+}
+
+// All threads add to one count.
+constexpr char kAdds[] = R"(
+#include "sim/backend/cuda/device/join.h"
+using namespace simgrad::sim::cuda;
+using namespace simgrad::sim::cuda::device;
+extern "C" __global__ void simgrad_start(const __grid_constant__ KernelArgs args) {
+  AddTo(*static_cast<unsigned long long*>(args.field[0]),
+        static_cast<unsigned long long>(args.integer[threadIdx.x]));
+}
+)";
+
+TEST(DevicePartsTest, ACountIsCarriedFromItsLowerHalfToItsUpper) {
+  std::mt19937_64 random(2);
+  for (int bits : {4, 31, 32, 33, 50}) {
+    std::vector<uint64_t> numbers(96);
+    for (uint64_t& x : numbers) x = (uint64_t{1} << bits) - 1 - random() % 3;
+    absl::Status status;
+    const std::vector<uint64_t> told = OfBlock(kAdds, numbers, 1, status);
+    ASSERT_TRUE(status.ok()) << status;
+    uint64_t sum = 0;
+    for (uint64_t x : numbers) sum += x;
+    EXPECT_EQ(told[0], sum) << bits << " bits";
+  }
+}
+
+// Each thread goes through the window of steps that begins with its number and tells, bit by bit,
+// which are sampled, and how many before.
+constexpr char kSamples[] = R"(
+#include "sim/backend/cuda/device/kernels.h"
+using namespace simgrad::sim::cuda;
+using namespace simgrad::sim::cuda::device;
+extern "C" __global__ void simgrad_start(const __grid_constant__ KernelArgs args) {
+  unsigned long long* const out = static_cast<unsigned long long*>(args.field[0]) + 2 * threadIdx.x;
+  const int64_t begin = args.integer[threadIdx.x];
+  Samples samples(args);
+  samples.Begin(begin);
+  out[1] = static_cast<unsigned long long>(samples.Before(args.first_step, begin));
+  for (int64_t t = begin; t < begin + 60; ++t) {
+    out[0] |= samples.Has(t) ? 1ull << (t - begin) : 0;
+    samples.Next();
+  }
+}
+)";
+
+TEST(DevicePartsTest, SampledStepsAreThoseOfTheStrideAndTheLast) {
+  for (int32_t stride : {0, 1, 7, 32, 100}) {
+    sim::cuda::KernelArgs args = {};
+    args.stride = stride;
+    args.steps = 170;
+    args.first_step = 5;
+    const std::vector<uint64_t> begins = {5, 6, 31, 32, 63, 99, 110};
+    absl::Status status;
+    const std::vector<uint64_t> told = OfBlock(kSamples, begins, 2, status, args);
+    ASSERT_TRUE(status.ok()) << status;
+    const auto sampled = [&](uint64_t t) {
+      const bool in_stride = stride > 0 && (t + 1) % static_cast<uint64_t>(stride) == 0;
+      return in_stride || t + 1 == 170;
+    };
+    for (size_t i = 0; i < begins.size(); ++i) {
+      uint64_t before = 0;
+      for (uint64_t t = 5; t < begins[i]; ++t) before += sampled(t) ? 1 : 0;
+      EXPECT_EQ(told[2 * i + 1], before) << stride << ", " << begins[i];
+      for (uint64_t t = begins[i]; t < begins[i] + 60; ++t) {
+        EXPECT_EQ((told[2 * i] >> (t - begins[i])) & 1, sampled(t) ? 1u : 0u)
+            << stride << ", " << t;
       }
     }
   }
