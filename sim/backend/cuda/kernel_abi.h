@@ -23,9 +23,9 @@ using sim::TerminationColumn;
 
 inline constexpr int kMaxInputs = 64;
 inline constexpr int kMaxFields = 256;
-// Of a block.
+// The threads of a block, at most.
 inline constexpr int kMostThreads = 256;
-// Of one launch: a step of it is counted in 32 bits.
+// The steps of one launch, at most: they are counted in 32 bits.
 inline constexpr int64_t kMostSteps = int64_t{1} << 30;
 
 // How a number lies in memory; every format has one, as in precision/lane.h.

@@ -64,7 +64,7 @@ struct InstanceBase {
   Shared& shared;
   unsigned char* work;  // workspace of the block
   const bool speaks;
-  // Of the arguments, which are read anew after each store: what a step needs.
+  // Arguments that a step needs; those in `args` are read anew after each store.
   const bool writes_trajectories;
   const double near_band_ulps;
   Tape<uint32_t> tape;

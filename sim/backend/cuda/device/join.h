@@ -39,7 +39,7 @@ __device__ inline void AddTo(unsigned long long& to, unsigned long long x) {
   if (high != 0) atomicAdd(&halves[1], high);
 }
 
-// What is in memory that other warps write.
+// Memory that other warps write, as it is.
 template <class T>
 __device__ inline T Now(const T& x) {
   return *static_cast<const volatile T*>(&x);

@@ -55,7 +55,7 @@ __device__ inline void StartKernel(I& self) {
   });
 }
 
-// Which of the steps [first_step, first_step + count) are sampled: every stride-th, and the last of all.
+// Tells which of the steps [first_step, first_step + count) are sampled: every stride-th, and the last.
 struct Samples {
   int64_t stride, steps;
   int64_t until = 0;  // steps before the next multiple of the stride

@@ -18,7 +18,7 @@ using enum FieldKind;
 
 // Above this much, what a block shares stands in its workspace.
 constexpr int64_t kMostShared = 40 << 10;
-// What a block shares for the steps that it records at once, how many those are at least and at most.
+// The bytes that a block shares for the steps that it records at once, and the least and most of those.
 constexpr int64_t kWindowBytes = 16 << 10;
 constexpr int64_t kLeastWindow = 2, kMostWindow = 32;
 // Arrays of a gradient that a thread keeps while it runs.
