@@ -118,11 +118,13 @@ void CheckSizes(const std::shared_ptr<Device>& device, bool small, Report& repor
   };
   std::vector<Size> sizes;
   for (const int64_t instances : {0, 1, 31, 32, 33}) sizes.push_back({instances, 5, 3});
+  sizes.push_back({65, 60, 3});  // several warps in several windows of recorded steps
   if (!small) {
     for (const int64_t instances : {1023, 1024, 1025, 1'000'000})
       sizes.push_back({instances, 5, 1});
     for (const double elements : {1, 9, 40, 256, 1000, 4096}) sizes.push_back({33, 4, elements});
     for (const int64_t steps : {1, 10, 1000, 100'000}) sizes.push_back({7, steps, 1});
+    sizes.push_back({200'000, 100, 1});  // and several groups of instances in each
   }
   for (const Size& size : sizes) {
     for (const bool gradient : {false, true}) {

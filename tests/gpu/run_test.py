@@ -79,7 +79,8 @@ def test_the_client_runs_with_the_packages_of_python3(tmp_path):
     folder = bundle(tmp_path / "bundle", client=True)
     interpreter = tmp_path / "bin"
     interpreter.mkdir()
-    (interpreter / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    # What an import says does not matter, only whether it fails.
+    (interpreter / "python3").write_text(f'#!/bin/sh\necho a warning >&2\nexec {sys.executable} "$@"\n')
     (interpreter / "python3").chmod(0o755)
     done, table = run(folder, PATH=f"{interpreter}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stdout + done.stderr

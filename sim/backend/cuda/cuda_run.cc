@@ -147,7 +147,11 @@ void CudaRun::PointFields(void* travelling, void* adjoint, KernelArgs& args) con
 absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry) {
   const bool per_thread = source_->mapping == Mapping::kThreadPerInstance;
   return GridOf(entry, per_thread ? (batch_.instances + block_ - 1) / block_ : batch_.instances,
-                source_->shared_bytes);
+                SharedBytes(entry));
+}
+
+int64_t CudaRun::SharedBytes(const std::string& entry) const {
+  return source_->shared_bytes + (entry == "simgrad_forward" ? source_->window_bytes : 0);
 }
 
 absl::StatusOr<int64_t> CudaRun::GridOf(const std::string& entry, int64_t needed,
@@ -180,7 +184,7 @@ absl::Status CudaRun::Launch(const std::string& entry, const LaunchShape& shape,
 }
 
 absl::Status CudaRun::Launch(const std::string& entry, int64_t grid, const KernelArgs& args) {
-  return Launch(entry, {grid, block_, source_->shared_bytes}, args);
+  return Launch(entry, {grid, block_, SharedBytes(entry)}, args);
 }
 
 absl::Status CudaRun::LaunchOverInstances(const std::string& entry, KernelArgs& args) {

@@ -61,6 +61,7 @@ class CudaRun : public Run {
   absl::Status Prepare();
   // Blocks of one launch of an entry point over the instances.
   absl::StatusOr<int64_t> GridOf(const std::string& entry);
+  int64_t SharedBytes(const std::string& entry) const;
   // The blocks that are needed, or as many as are resident at once.
   absl::StatusOr<int64_t> GridOf(const std::string& entry, int64_t needed,
                                  int64_t shared_bytes) const;

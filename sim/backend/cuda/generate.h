@@ -94,6 +94,7 @@ struct GeneratedSource {
   int32_t tape_unit_bytes = 4;
   int64_t workspace_bytes = 0;                              // per block
   int64_t shared_bytes = 0;                                 // dynamic shared memory of a block
+  int64_t window_bytes = 0;                                 // more of it, in simgrad_forward
   int64_t terminal_tape_units = 0, initial_tape_units = 0;  // needs of start_ and finish_adjoint
 };
 

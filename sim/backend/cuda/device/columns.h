@@ -4,7 +4,7 @@
 //   kept, then the smaller key. So the order of merging does not matter.
 // Errors: none. Threads: a word belongs to one thread; barriers are the caller's.
 // Cost: loops over columns are called, not inlined. A text compiles faster that way, and they run
-//   once per step.
+//   once per slot, behind a window of steps.
 #pragma once
 
 #include "sim/backend/cuda/kernel_abi.h"

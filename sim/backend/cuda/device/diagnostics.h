@@ -1,4 +1,4 @@
-// The observations of one thread in one step, over its instances; device/join.h joins them with the
+// The observations of one thread in one step of its instance; device/join.h joins them with the
 // others of its block.
 //
 // Maths: docs/semantics.md, "Decisions", "Margins" and "Counters".
@@ -31,7 +31,7 @@ struct NearestValue {
   }
 };
 
-// Counts of 32 bits: no instance tests a loop 2^32 times in a step (a minute of a thread's time).
+// A thread's counts of a step have 32 bits here and in an EventTally: 2^32 tests would take it minutes.
 struct TerminationTally {
   uint32_t iterations_sum = 0, checks = 0, near_stopped = 0, near_continued = 0, nan_margins = 0;
   uint32_t reasons[kReasons] = {};

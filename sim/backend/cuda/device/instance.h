@@ -32,13 +32,14 @@ SIMGRAD_HD inline void FromTapedBits(uint32_t bits, bool& x) { x = bits != 0; }
 // The memory that threads of a block share. kWindow: the steps that are recorded at once.
 template <int kTerminations, int kEvents, int kStates, int kWindow>
 struct BlockShared {
-  StepSlot<kTerminations, kEvents, kStates> slots[kWindow];
-  // PlaceHash of a loop, or an event behind them, that decides once in a step.
-  uint64_t place[kWindow][kTerminations + kEvents > 0 ? kTerminations + kEvents : 1];
   BackwardColumn backward[2];
   precision::ExactSum exact_sum;
   double exact_result;
   unsigned long long tape_top;
+  // Kernels that do not record are launched without what follows.
+  StepSlot<kTerminations, kEvents, kStates> slots[kWindow];
+  // PlaceHash of a loop, or an event behind them, that decides once in a step.
+  uint64_t place[kWindow][kTerminations + kEvents > 0 ? kTerminations + kEvents : 1];
 };
 
 // Units behind the frames of a step: the place of the link before, that of the frame.
@@ -165,7 +166,6 @@ struct InstanceBase {
     for (int k = 0; k < kTerminations; ++k) loop[k] = {};
     for (int k = 0; k < kTerminations; ++k) run[k] = {};
     for (int k = 0; k < kEvents; ++k) event[k] = {};
-    tape.top = 0;
   }
 
   __device__ void Test(int site, const Distance& distance, bool ends, int32_t test = 0) {

@@ -1,9 +1,9 @@
 // How the threads of a block join what they saw in a step, in whatever order they come to it.
 //
 // How: a block has a slot for each of the next steps (a window of them). A warp joins the tallies of
-//   its threads, and its first thread adds the warp's to the slot: counts by atomics, an extreme only
-//   where it is beyond the slot's, which is rare. So warps never wait for each other in a step; behind a
-//   barrier at the end of the window the slots become the block's partial columns, and are cleared.
+//   its threads and adds them to the slot: counts by atomics, an extreme only where it is beyond the
+//   slot's, which is rare. Warps wait for each other where two improve a margin at once; behind a barrier
+//   at the end of the window the slots become the block's partial columns, and are cleared.
 // Errors: none. Threads: of one block; a join of tallies takes whole warps.
 #pragma once
 
@@ -63,7 +63,6 @@ __device__ inline void Put(uint64_t& to, unsigned long long x) {
 struct Joiner {
   bool first;      // this thread speaks for its warp
   uint32_t parts;  // TallyParts of any thread
-  uint32_t& lock;  // of the slot
   // Counts that wait to be added, one in each of the first threads of the warp: one atomic for all.
   unsigned counts = 0;
   unsigned long long* to_add = nullptr;
@@ -98,7 +97,8 @@ struct Joiner {
   }
   // The smaller magnitude, then the smaller key. Its writer writes the key first: whoever reads the
   // magnitude, then the key, and finds no reason to offer there, has none.
-  __device__ void Nearest(ExtremeMargin& to, const NearestValue& x, uint32_t rank) const {
+  __device__ void Nearest(uint32_t& lock, ExtremeMargin& to, const NearestValue& x,
+                          uint32_t rank) const {
     if (!Has(kSomeMargins)) return;
     const unsigned long long least = WarpLeast(static_cast<unsigned long long>(x.magnitude));
     if (!WarpAny(first && least <= Now(to.magnitude))) return;
@@ -133,9 +133,9 @@ __device__ inline void Join(uint32_t& lock, TerminationColumn& to, const Termina
                    If(x.tested_min != kNoMinimum || x.tested_max != kNoMaximum, kSomeTested) |
                    If((x.checks | x.iterations_sum) >= kLargeCount, kSomeLarge);
   for (int k = 0; k < kReasons; ++k) parts |= If(x.reasons[k] != 0, kSomeReason << k);
-  Joiner join{IsFirstOfWarp(), WarpUnion(parts), lock};
-  join.Nearest(to.absolute, x.absolute, rank);
-  join.Nearest(to.ulps, x.ulps, rank);
+  Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
+  join.Nearest(lock, to.absolute, x.absolute, rank);
+  join.Nearest(lock, to.ulps, x.ulps, rank);
   join.Add(kSomeChecks, to.checks, x.checks);
   join.Add(kSomeNearStopped, to.near_stopped, x.near_stopped);
   join.Add(kSomeNearContinued, to.near_continued, x.near_continued);
@@ -167,16 +167,16 @@ __device__ inline void Join(uint32_t& lock, EventColumn& to, const EventTally& x
                          If(x.nan_margins != 0, kSomeNanMargins) |
                          If(x.absolute.magnitude != kNoMargin, kSomeMargins) |
                          If((x.checks | x.count | x.changes) >= kLargeCount, kSomeLarge);
-  Joiner join{IsFirstOfWarp(), WarpUnion(parts), lock};
+  Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
   join.Add(kSomeChecks, to.checks, x.checks);
   join.Add(kSomeHeld, to.count, x.count);
   join.Add(kSomeChanges, to.changes, x.changes);
   join.Add(kSomeNanMargins, to.nan_margins, x.nan_margins);
   join.AddAll();
-  join.Nearest(to.absolute, x.absolute, rank);
-  join.Nearest(to.ulps, x.ulps, rank);
+  join.Nearest(lock, to.absolute, x.absolute, rank);
+  join.Nearest(lock, to.ulps, x.ulps, rank);
 }
-__device__ inline void Join(uint32_t& lock, StateColumn& to, const StateTally& x) {
+__device__ inline void Join(StateColumn& to, const StateTally& x) {
   enum : uint32_t {
     kFinite = 1,
     kSmallest = 2,
@@ -190,7 +190,7 @@ __device__ inline void Join(uint32_t& lock, StateColumn& to, const StateTally& x
       If(x.smallest != kNoMinimum, kSmallest) | If(x.subnormals != 0, kSubnormals) |
       If(x.zeros != 0, kZeros) | If(x.nans != 0, kNans) | If(x.infinities != 0, kInf) |
       If((x.subnormals | x.zeros | x.nans | x.infinities) >= kLargeCount, kSomeLarge);
-  Joiner join{IsFirstOfWarp(), WarpUnion(parts), lock};
+  Joiner join{IsFirstOfWarp(), WarpUnion(parts)};
   join.Lower(kFinite, to.min, x.min);
   join.Raise(kFinite, to.max, x.max);
   join.Lower(kSmallest, to.smallest, x.smallest);
@@ -204,7 +204,7 @@ __device__ inline void Join(uint32_t& lock, StateColumn& to, const StateTally& x
 // Raises the tape units of a step to the most of any instance. Most warps find it there already.
 __device__ inline void RaiseTapeUnits(unsigned long long* to, unsigned long long units) {
   const unsigned long long most = WarpMost(units);
-  if (IsFirstOfWarp() && most > *static_cast<volatile unsigned long long*>(to)) atomicMax(to, most);
+  if (IsFirstOfWarp()) RaiseTo(*to, most);
 }
 
 // One cotangent that leaves the adjoint of a step; not of whole warps.
@@ -214,9 +214,7 @@ __device__ inline void Join(BackwardColumn& to, double cotangent) {
     atomicAdd(&to.nonfinite, 1u);
     return;
   }
-  const unsigned long long bits = BitsOf(magnitude);
-  // The largest only grows: what is not above an old one is not above the new one.
-  if (bits > *static_cast<volatile unsigned long long*>(&to.largest)) atomicMax(&to.largest, bits);
+  RaiseTo(to.largest, static_cast<unsigned long long>(BitsOf(magnitude)));
   atomicAdd(&to.exponents[ExponentBucket(magnitude)], 1u);
 }
 

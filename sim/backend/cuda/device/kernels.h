@@ -103,19 +103,20 @@ __device__ inline void ForwardKernel(I& self) {
   const int64_t first = args.first_step;
   const int32_t count = static_cast<int32_t>(args.count);
   unsigned long long* const tape_units = args.tape_units;
+  // What is not recorded, in the second pass of level `instances`, has one slot that nobody reads.
   if constexpr (kRecords) {
-    for (int k = 0; k < I::kWindow; ++k) self.shared.slots[k].Clear();
+    for (int k = 0; k < (records ? I::kWindow : 1); ++k) self.shared.slots[k].Clear();
   }
   // All instances of the block go through a window of steps before the next one.
   const int32_t window = records ? int32_t{I::kWindow} : count;
   for (int32_t begin = 0; begin < count; begin += window) {
     const int32_t end = count - begin > window ? begin + window : count;
     if constexpr (kRecords) {
-      for (int32_t k = static_cast<int32_t>(threadIdx.x); records && k < end - begin;
+      for (int32_t k = static_cast<int32_t>(threadIdx.x); k < (records ? end - begin : 1);
            k += static_cast<int32_t>(blockDim.x)) {
         self.Places(self.shared.place[k], static_cast<uint64_t>(first + begin + k));
       }
-      if (records) __syncthreads();
+      __syncthreads();
     }
     EachInstance(self, [&](bool) {
       self.Load();

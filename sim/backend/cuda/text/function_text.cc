@@ -303,16 +303,16 @@ class Writer {
         return Cat("WrapTo<", TypeText(carrier), ">(", IntegerText(at), ")");
     }
   }
-  // The first of the tables, which most programs have alone, are in registers.
-  static bool IsKept(const std::string& at, int64_t kept) {
+  // The first of the tables are in registers; most programs have no more.
+  static bool IsKept(const std::string& at) {
     int64_t place = 0;
-    return absl::SimpleAtoi(at, &place) && place < kept;
+    return absl::SimpleAtoi(at, &place) && place < kKeptNumbers;
   }
   static std::string RealText(const std::string& at) {
-    return IsKept(at, kKeptNumbers) ? Cat("self.n", at) : Cat("self.args.number[", at, "]");
+    return IsKept(at) ? Cat("self.n", at) : Cat("self.args.number[", at, "]");
   }
   static std::string IntegerText(const std::string& at) {
-    return IsKept(at, kKeptNumbers) ? Cat("self.i", at) : Cat("self.args.integer[", at, "]");
+    return IsKept(at) ? Cat("self.i", at) : Cat("self.args.integer[", at, "]");
   }
   std::string SentText(const Buffer& buffer, const std::string& at) const {
     const plan::Sent& sent = plan_.sent[static_cast<size_t>(buffer.number)];

@@ -17,8 +17,8 @@
 
 namespace simgrad::sim::cuda {
 
-// The numbers of a program, and its integers, that a thread reads once: members n0, n1, ..., i0, ... of the
-// Instance.
+// The numbers of a program, and its integers, that a thread reads once for an instance and a window of
+// steps: members n0, n1, ..., i0, ... of the Instance.
 inline constexpr int64_t kKeptNumbers = 16;
 
 struct TextOptions {

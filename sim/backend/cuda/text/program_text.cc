@@ -162,7 +162,8 @@ class ProgramText {
     made.fields = fields_;
     made.tape_unit_bytes = 4;
     const bool in_workspace = SharedBytes() > kMostShared;
-    made.shared_bytes = in_workspace ? 0 : SharedBytes();
+    made.shared_bytes = in_workspace ? 0 : SharedBytes() - WindowBytes();
+    made.window_bytes = in_workspace ? 0 : WindowBytes();
     made.workspace_bytes = InstanceBytes() + (in_workspace ? Aligned(SharedBytes()) : 0);
     if (reverses) {
       const plan::TapePlan tape(numerical_);
@@ -252,9 +253,11 @@ class ProgramText {
   }
 
   int64_t SharedBytes() const {
-    return Window() * StepBytes() + 2 * int64_t{sizeof(BackwardColumn)} +
-           int64_t{sizeof(precision::ExactSum)} + 16;
+    return 2 * int64_t{sizeof(BackwardColumn)} + int64_t{sizeof(precision::ExactSum)} + 16 +
+           WindowBytes();
   }
+  // The last of it, for the kernel that records.
+  int64_t WindowBytes() const { return Window() * StepBytes(); }
   // A slot with its lock, and the hashes of its places (device/instance.h).
   int64_t StepBytes() const {
     const auto least = [](size_t count) {
@@ -288,7 +291,7 @@ class ProgramText {
     const std::string work =
         "args.workspace + static_cast<int64_t>(blockIdx.x) * args.workspace_stride";
     TextWriter text;
-    // A record takes many registers, and waits; twice the threads of a block hide that.
+    // At most 128 registers: 512 threads of a multiprocessor hide that a record waits.
     const std::string bounds =
         name == "forward" && Records() ? Cat("__launch_bounds__(", kMostThreads, ", 2) ") : "";
     text.Open(Cat("extern \"C\" __global__ ", bounds, "void simgrad_", name,
@@ -577,7 +580,7 @@ class ProgramText {
              Cat("seen.See<", FormatText(value.format.value_or(Format::kF64)), ">(",
                  OfField(static_cast<int>(k), count, "e"), ");"));
       text.Close();
-      text.Line(Cat("Join(slot->lock[0], slot->state[", real++, "], seen);"));
+      text.Line(Cat("Join(slot->state[", real++, "], seen);"));
       text.Close();
     }
     text.Close();

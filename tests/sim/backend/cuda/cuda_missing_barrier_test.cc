@@ -174,7 +174,7 @@ sim::Work BallWork() {
   const WorldCase world = WorldCases(9)[0];
   return WorkOfCase(*LowerForGradient(*sim::BuildWorld(world.world, world.config),
                                       PolicyOf({.preset = "f32"}), "final_height"),
-                    150, 5);
+                    70, 30);
 }
 
 // Each number follows its neighbour, from the start on; nothing is recorded, so nothing else waits.

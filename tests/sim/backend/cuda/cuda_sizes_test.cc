@@ -25,6 +25,7 @@ struct Size {
   int64_t instances, elements, steps;
   std::optional<Mapping> mapping;  // unset: the one that is chosen
   int block;
+  int64_t grid = 0;  // 0: as many blocks as there is work for
 };
 
 // A gradient, with everything recorded that a size leaves room for.
@@ -38,7 +39,7 @@ std::string DifferenceAt(const Size& size) {
   }
   const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
   if (!expected.ok()) return "reference: " + expected.status().ToString();
-  const sim::CudaExecutorOptions options = {.mapping = size.mapping, .block = size.block};
+  const sim::CudaExecutorOptions options = {.mapping = size.mapping, .block = size.block, .grid = size.grid};
   const auto actual = sim::equality::Observe(
       std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(MakeHostShimDevice(), options)), work);
   if (!actual.ok()) return actual.status().ToString();
@@ -78,6 +79,12 @@ TEST(SizesTest, HorizonsFromOneTo100000) {
   }
   if (IsLong()) sizes.push_back({2, 1, 100'000, Mapping::kBlockPerInstance, 32});
   ExpectEqualAt(sizes);
+}
+
+// A block of several warps goes through several groups of instances in each window of recorded steps.
+TEST(SizesTest, WindowsOfStepsOverGroupsOfInstances) {
+  ExpectEqualAt({{300, 1, 60, Mapping::kThreadPerInstance, 128, 2},
+                 {5, 40, 60, Mapping::kBlockPerInstance, 64, 2}});
 }
 
 TEST(SizesTest, AMillionInstances) {
