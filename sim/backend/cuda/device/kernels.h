@@ -103,7 +103,7 @@ __device__ inline void ForwardKernel(I& self) {
   const int64_t first = args.first_step;
   const int32_t count = static_cast<int32_t>(args.count);
   unsigned long long* const tape_units = args.tape_units;
-  // What is not recorded, in the second pass of level `instances`, has one slot that nobody reads.
+  // The second pass of level `instances` records nothing: it has one slot, which nobody reads.
   if constexpr (kRecords) {
     for (int k = 0; k < (records ? I::kWindow : 1); ++k) self.shared.slots[k].Clear();
   }

@@ -170,12 +170,12 @@ absl::StatusOr<Known> KnownOf(sim::Work work) {
 }
 
 // An objective whose cotangents are nowhere zero, so that a sum over stale ones differs.
-// Its 30 steps take two windows of a record.
+// Its 31 steps take two windows of a record, and both columns of the reverse begin a pass.
 sim::Work BallWork(int64_t instances) {
   const WorldCase world = WorldCases(9)[0];
   return WorkOfCase(*LowerForGradient(*sim::BuildWorld(world.world, world.config),
                                       PolicyOf({.preset = "f32"}), "final_height"),
-                    instances, 30);
+                    instances, 31);
 }
 
 // Each number follows its neighbour, from the start on; nothing is recorded, so nothing else waits.

@@ -39,7 +39,8 @@ std::string DifferenceAt(const Size& size) {
   }
   const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
   if (!expected.ok()) return "reference: " + expected.status().ToString();
-  const sim::CudaExecutorOptions options = {.mapping = size.mapping, .block = size.block, .grid = size.grid};
+  const sim::CudaExecutorOptions options = {
+      .mapping = size.mapping, .block = size.block, .grid = size.grid};
   const auto actual = sim::equality::Observe(
       std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(MakeHostShimDevice(), options)), work);
   if (!actual.ok()) return actual.status().ToString();
