@@ -21,7 +21,7 @@ inline constexpr int kReasons = 5;                // kStopReasonCount
 // magnitude are ordered by rank (the place of the instance id in ascending order), then by whether
 // the signed value is not negative, then by test: ties as in SmallestMargin.
 inline constexpr int kTestBits = 24;
-// The order of the tests of one instance.
+// Orders the tests of one instance.
 SIMGRAD_HD constexpr uint32_t MarginMark(bool negative, uint32_t test) {
   return (uint32_t{negative ? 0u : 1u} << kTestBits) | test;
 }

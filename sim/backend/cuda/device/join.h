@@ -30,7 +30,7 @@ enum TallyParts : uint32_t {
 
 SIMGRAD_HD constexpr uint32_t If(bool condition, uint32_t part) { return condition ? part : 0; }
 
-// A count of 64 bits in memory of the block by atomics of 32: those of 64 are loops there.
+// Adds to a count of 64 bits by atomics of 32. In shared memory an addition of 64 bits is a loop.
 __device__ inline void AddTo(unsigned long long& to, unsigned long long x) {
   uint32_t* const halves = reinterpret_cast<uint32_t*>(&to);  // the lower one first
   const uint32_t low = static_cast<uint32_t>(x);
@@ -63,7 +63,7 @@ __device__ inline void Put(uint64_t& to, unsigned long long x) {
 struct Joiner {
   bool first;      // this thread speaks for its warp
   uint32_t parts;  // TallyParts of any thread
-  // Counts that wait to be added, one in each of the first threads of the warp: one atomic for all.
+  // Each of the first threads of the warp holds one count to add; one instruction adds them all.
   unsigned counts = 0;
   unsigned long long* to_add = nullptr;
   unsigned long long addend = 0;
@@ -95,8 +95,8 @@ struct Joiner {
     const unsigned long long most = WarpMost(x);
     if (first) RaiseTo(to, most);
   }
-  // The smaller magnitude, then the smaller key. Its writer writes the key first: whoever reads the
-  // magnitude, then the key, and finds no reason to offer there, has none.
+  // Keeps the smaller magnitude, then the smaller key. The lock's holder writes the key before the
+  // magnitude. A warp that reads the magnitude, then the key, and loses to both, loses to what comes, too.
   __device__ void Nearest(uint32_t& lock, ExtremeMargin& to, const NearestValue& x,
                           uint32_t rank) const {
     if (!Has(kSomeMargins)) return;

@@ -291,7 +291,7 @@ class ProgramText {
     const std::string work =
         "args.workspace + static_cast<int64_t>(blockIdx.x) * args.workspace_stride";
     TextWriter text;
-    // At most 128 registers: 512 threads of a multiprocessor hide that a record waits.
+    // A thread has at most 128 registers, so that the waits of 512 threads hide each other.
     const std::string bounds =
         name == "forward" && Records() ? Cat("__launch_bounds__(", kMostThreads, ", 2) ") : "";
     text.Open(Cat("extern \"C\" __global__ ", bounds, "void simgrad_", name,
