@@ -1,5 +1,7 @@
 #include "sim/backend/compiled/kernel.h"
 
+#include <llvm/IR/InstIterator.h>
+#include <llvm/IR/InstrTypes.h>
 #include <llvm/IR/LLVMContext.h>
 #include <llvm/IR/Module.h>
 
@@ -47,6 +49,20 @@ const std::vector<Entry>& EntriesOf(Part part) {
   return near_zero;
 }
 
+// Instructions of functions that are called, and of those that they call, once for each call.
+int64_t InstructionsInlined(const llvm::Module& module) {
+  int64_t instructions = 0;
+  for (const llvm::Function& function : module) {
+    instructions += function.getInstructionCount();
+    for (const llvm::Instruction& instruction : llvm::instructions(function)) {
+      const auto* const call = llvm::dyn_cast<llvm::CallBase>(&instruction);
+      const llvm::Function* const called = call == nullptr ? nullptr : call->getCalledFunction();
+      if (called != nullptr) instructions += called->getInstructionCount();
+    }
+  }
+  return instructions;
+}
+
 }  // namespace
 
 int PartsFor(int64_t statements) {
@@ -91,6 +107,7 @@ absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, Wr
   }
   DropUnreadScalars(*module);
   InlineRareLaneFunctions(*module);
+  object.instructions = InstructionsInlined(*module);
   absl::StatusOr<std::string> bytes = CompileObject(
       *module, options.isa, options.effort, options.mapping.value_or(Mapping::kLanes), stop);
   if (!bytes.ok()) return bytes.status();
@@ -103,6 +120,7 @@ absl::StatusOr<Kernel> LoadKernel(const KernelObject& object, Part part) {
   if (!code.ok()) return code.status();
   Kernel kernel;
   kernel.workspace = object.workspace;
+  kernel.instructions = object.instructions;
   for (const Entry& entry : EntriesOf(part)) {
     const absl::StatusOr<void*> found = (*code)->Find(entry.name);
     if (absl::IsNotFound(found.status())) continue;

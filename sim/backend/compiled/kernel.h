@@ -51,11 +51,14 @@ enum class Part : uint8_t { kForward, kAdjoint, kNearZero };
 struct KernelObject {
   std::string bytes;      // an object file
   int64_t workspace = 0;  // bytes, of the function that needs most
+  // Of LLVM, before any pass, with each call's callee in its place: what the best compile begins with.
+  int64_t instructions = 0;
 };
 
 struct Kernel {
   std::unique_ptr<MachineCode> code;
   int64_t workspace = 0;
+  int64_t instructions = 0;       // of its object; 0: it was found in the folder
   Effort effort = Effort::kBest;  // that it was compiled with
   // kForward; null: the plan has none.
   GroupFunction start = nullptr;

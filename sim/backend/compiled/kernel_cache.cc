@@ -123,7 +123,9 @@ struct KernelCache::Shared {
 
   bool IsWorthBest(const Kernel& kernel) const {
     const std::chrono::nanoseconds run(kernel.run_nanoseconds->load(std::memory_order_relaxed));
-    return kernel.compile_time <= options.soon_made || run >= kRunsPerQuick * kernel.compile_time;
+    const bool is_soon_made = kernel.compile_time <= options.soon_made &&
+                              kernel.instructions <= options.most_instructions_soon;
+    return is_soon_made || run >= kRunsPerQuick * kernel.compile_time;
   }
 
   // With the lock held.
@@ -517,6 +519,7 @@ int64_t KernelCache::Relieve(int64_t bytes) {
 CompilerUse KernelCache::use() const {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   CompilerUse use = shared_->use;
+  use.pending = static_cast<int64_t>(shared_->pending.size());
   use.refused_files = static_cast<uint64_t>(shared_->folder.refused());
   return use;
 }

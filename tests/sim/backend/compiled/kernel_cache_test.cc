@@ -44,6 +44,19 @@ std::shared_ptr<const NumericalProgram> LineProgram(double factor, int operation
   return std::make_shared<const NumericalProgram>(*std::move(lowered));
 }
 
+// x' = sin(sin(...x)), of 1024 elements.
+std::shared_ptr<const NumericalProgram> SineProgram(int sines) {
+  Builder b("sines");
+  Var x = b.State("x", {1024});
+  for (int i = 0; i < sines; ++i) x = b.Do(OpCode::kSin, {x});
+  b.SetNext({x});
+  const auto world = b.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  auto lowered = Lower(*world, tests::PolicyOf({}), "", std::nullopt);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return std::make_shared<const NumericalProgram>(*std::move(lowered));
+}
+
 KernelRequest RequestOf(const std::shared_ptr<const NumericalProgram>& program) {
   KernelRequest request;
   request.plan = std::make_shared<const plan::Plan>(plan::MakePlan(*program, {}));
@@ -226,6 +239,24 @@ TEST_F(KernelCacheTest, QuickCodeServesUntilTheBestIsMade) {
   EXPECT_EQ((*best)->effort, Effort::kBest);
   EXPECT_EQ(*cache.Get(request, Wanted::kSoonest, {}), *best);
   EXPECT_EQ(cache.use().compiled, 2u);
+}
+
+// Quick code calls a function that best code inlines, in each of its places.
+TEST_F(KernelCacheTest, BestCodeOfManyInstructionsIsNotSoonMade) {
+  const auto best_after = [](int sines) {
+    KernelCache cache({.soon_made = std::chrono::hours(1)});
+    KernelRequest request = RequestOf(SineProgram(sines));
+    request.options.mapping = Mapping::kElements;
+    EXPECT_TRUE(cache.Get(request, Wanted::kSoonest, {}).ok());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    // Where best code follows it is asked for before the quick code is given.
+    while (cache.use().pending > 0 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+    return cache.Find(request.key)->effort == Effort::kBest;
+  };
+  EXPECT_TRUE(best_after(2));
+  EXPECT_FALSE(best_after(256));
 }
 
 TEST_F(KernelCacheTest, ACallerLeavesWhileItsCompileGoesOn) {
