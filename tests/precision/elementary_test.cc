@@ -15,6 +15,7 @@
 #include "precision/rounding.h"
 #include "tests/precision/elementary_samples.h"
 #include "tests/precision/mpfr_oracle.h"
+#include "tests/precision/operands.h"
 
 namespace simgrad::precision {
 namespace {
@@ -22,12 +23,7 @@ namespace {
 using internal::Infinity;
 using internal::QuietNan;
 
-bool IsLong() {
-  const char* value = std::getenv("SIMGRAD_LONG");
-  return value != nullptr && std::string(value) == "1";
-}
-
-int RandomCount(int normal) { return IsLong() ? normal * 20 : normal; }
+int RandomCount(int normal) { return (LongTests() ? normal * 20 : normal) / kSweepShare; }
 
 // The largest error met and where, for one argument or two.
 struct Worst {

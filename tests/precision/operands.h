@@ -23,6 +23,14 @@ inline constexpr Format kShortFormats[] = {Format::kBf16, Format::kF16, Format::
 // Exhaustive runs over 2^32 cases are for those who ask for them.
 inline bool LongTests() { return std::getenv("SIMGRAD_LONG") != nullptr; }
 
+// Sweeps take one of so many arguments. Sanitizers run ten times slower, and see what they look for
+// in any of them.
+#ifdef SIMGRAD_SANITIZED
+inline constexpr int kSweepShare = 16;
+#else
+inline constexpr int kSweepShare = 1;
+#endif
+
 // Equal to the bit, where every NaN must be the canonical one.
 inline bool SameBits(double actual, double expected) {
   const uint64_t want = expected != expected ? kDoubleNanBits : BitsOf(expected);

@@ -14,7 +14,7 @@
 namespace simgrad::sim::equality {
 namespace {
 
-constexpr uint64_t kCases = 1200;
+constexpr uint64_t kCases = 600;
 constexpr int kReportedFailures = 3;
 // Under sanitizers: other cases than without, fewer of them.
 [[maybe_unused]] constexpr uint64_t kSanitizedCases = 150;

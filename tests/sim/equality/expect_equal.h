@@ -29,7 +29,7 @@ void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverag
 void ExpectInstancesAlone(std::shared_ptr<Executor> executor);
 
 // As ExpectEqualToReference, for large cases: kLargeCases of them, fewer under sanitizers.
-inline constexpr int kLargeCases = 60;
+inline constexpr int kLargeCases = 30;
 void ExpectLargeEqualToReference(const std::vector<NamedExecutor>& executors,
                                  LargeCoverage& coverage);
 

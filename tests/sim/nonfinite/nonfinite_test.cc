@@ -1,8 +1,10 @@
 // A thousand planted non-finite values: every certificate against the witness and against the place
-// known by construction.
+// known by construction. The executor that compiles each of them runs every fifth; under
+// SIMGRAD_LONG=1 all.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -15,6 +17,18 @@ constexpr uint64_t kSeed = 20240607;
 constexpr int kForward = 420;
 constexpr int kInput = 80;
 constexpr int kAdjoint = 500;
+
+// An executor runs every so many of them. Kinds follow the number, so that each is met: those of the
+// forward run by its remainders by 2 and 3, those of the adjoint in turn.
+int StrideOf(const std::string& executor) {
+  if (std::getenv("SIMGRAD_LONG") != nullptr) return 1;
+#ifdef SIMGRAD_SANITIZED
+  constexpr int kSanitized = 7;
+  return kSanitized;
+#else
+  return executor == "reference" ? 1 : 5;
+#endif
+}
 
 Planted PlantOf(int number) {
   Random random(kSeed + static_cast<uint64_t>(number));
@@ -82,7 +96,8 @@ class PlantedNonFinite : public testing::TestWithParam<ExecutorCase> {};
 TEST_P(PlantedNonFinite, ThousandValuesGetTheCertificateOfTheirBirth) {
   const sim::Engine engine(GetParam().make());
   Counts counts;
-  for (int number = 0; number < kForward + kInput + kAdjoint; ++number) {
+  const int stride = StrideOf(GetParam().name);
+  for (int number = 0; number < kForward + kInput + kAdjoint; number += stride) {
     RunCase(number, engine, counts);
   }
   std::printf("planted %d, finite inputs %d, adjoint %d, vanished %d, in loops %d, stop %d\n",
@@ -93,11 +108,11 @@ TEST_P(PlantedNonFinite, ThousandValuesGetTheCertificateOfTheirBirth) {
   Print("formats", counts.formats);
   Print("roles", counts.roles);
   Print("kinds", counts.kinds);
-  EXPECT_EQ(counts.planted, 1000);
-  EXPECT_GE(counts.finite_inputs, 800);
-  EXPECT_EQ(counts.adjoint, 500);
-  EXPECT_GE(counts.vanished, 100);
-  EXPECT_GE(counts.in_loops, 300);
+  EXPECT_EQ(counts.planted, (999 + stride) / stride);
+  EXPECT_GE(counts.finite_inputs, 800 / stride);
+  EXPECT_GE(counts.adjoint, 500 / stride);
+  EXPECT_GE(counts.vanished, 100 / stride);
+  EXPECT_GE(counts.in_loops, 300 / stride);
   EXPECT_EQ(counts.classes.size(), 5u);
   EXPECT_EQ(counts.phases.size(), 3u);
 }

@@ -129,7 +129,17 @@ std::vector<std::string> Architectures() {
   return IsLong() ? std::vector<std::string>{"sm_80", "sm_90"} : std::vector<std::string>{"sm_90"};
 }
 
-TEST(NvrtcTest, RandomProgramsCompile) { ExpectCompiled(RandomTexts(), 1, Architectures()); }
+// In the normal run with the least optimisation, which takes a fifth of the time, and a sample with
+// the best.
+TEST(NvrtcTest, RandomProgramsCompile) {
+  const std::vector<Text> texts = RandomTexts();
+  if (!IsLong() && sim::cuda::NvrtcCompilesQuickly()) {
+    ExpectCompiled(texts, 1, Architectures(), Optimisation::kLeast);
+    ExpectCompiled(texts, 9, Architectures());
+  } else {
+    ExpectCompiled(texts, 1, Architectures());
+  }
+}
 
 TEST(NvrtcTest, BuiltInWorldsAreGeneratedUnderEveryPresetAndASampleCompiles) {
   ExpectCompiled(WorldTexts(), IsLong() ? 1 : 13, Architectures());
