@@ -51,7 +51,7 @@ enum class Part : uint8_t { kForward, kAdjoint, kNearZero };
 struct KernelObject {
   std::string bytes;      // an object file
   int64_t workspace = 0;  // bytes, of the function that needs most
-  // Of LLVM, before any pass, with each call's callee in its place: what the best compile begins with.
+  // LLVM's, before any pass, with each call's callee in its place: the best compile begins with them.
   int64_t instructions = 0;
 };
 
