@@ -23,11 +23,11 @@ constexpr int kAdjoint = 500;
 int StrideOf(const std::string& executor) {
   if (std::getenv("SIMGRAD_LONG") != nullptr) return 1;
 #ifdef SIMGRAD_SANITIZED
-  constexpr int kSanitized = 7;
-  return kSanitized;
+  constexpr int kOfReference = 7, kOfCompiled = 7;
 #else
-  return executor == "reference" ? 1 : 5;
+  constexpr int kOfReference = 1, kOfCompiled = 5;
 #endif
+  return executor == "reference" ? kOfReference : kOfCompiled;
 }
 
 Planted PlantOf(int number) {
