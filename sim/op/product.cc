@@ -112,33 +112,77 @@ Memory AsRead(Lowering& l, const Memory& operand) {
   return rounded;
 }
 
+// Cells of a product that are added up side by side: each waits for its own additions alone, and
+// neighbours share what they read.
+constexpr int64_t kCellsAtOnce = 4;
+
+// Every `times`th place, and `more`.
+Place Scaled(Place place, int64_t times, int64_t more) {
+  place.base = place.base * times + more;
+  for (auto& [counter, stride] : place.counters) stride *= times;
+  return place;
+}
+
+void LowerOrderedMatmul(Lowering& l, const Memory& to, const Memory& a, const Memory& b) {
+  l.EachOf(to.shape, [&](const Places& at) {
+    LoweredChain chain(l, FormatOf(l));
+    const Memory line = l.Local(chain.carrier(), {a.shape[2]}, "products");
+    l.Each(a.shape[2], false, [&](Number counter) {
+      const Place k = Place::Of(counter);
+      const Number x = l.Load(a, {at[0], at[1], k});
+      l.Store(line, {k}, chain.Product(x, l.Load(b, {at[0], k, at[2]})));
+    });
+    l.Store(to, at, l.Sum(line, l.attributes().accumulator));
+  });
+}
+
 void LowerMatmul(Lowering& l) {
   const auto to = AsMatrices(l, l.Result());
   const auto a = AsRead(l, AsMatrices(l, l.Operand(0)));
   const auto b = AsRead(l, AsMatrices(l, l.Operand(1)));
-  l.EachOf(to.shape, [&](const Places& at) {
-    LoweredChain chain(l, FormatOf(l));
-    if (l.attributes().ordered) {
-      const Memory line = l.Local(chain.carrier(), {a.shape[2]}, "products");
-      l.Each(a.shape[2], false, [&](Number counter) {
-        const Place k = Place::Of(counter);
-        const Number x = l.Load(a, {at[0], at[1], k});
-        l.Store(line, {k}, chain.Product(x, l.Load(b, {at[0], k, at[2]})));
-      });
-      return l.Store(to, at, l.Sum(line, l.attributes().accumulator));
+  if (l.attributes().ordered) return LowerOrderedMatmul(l, to, a, b);
+  const int64_t length = a.shape[2];
+  const size_t axis = to.shape[2] < kCellsAtOnce ? 1 : 2;  // along which cells of a turn adjoin
+  // The cells [first, first + count) on the axis.
+  const auto add_up = [&](Places at, const Place& first, int64_t count) {
+    std::vector<LoweredChain> chains(static_cast<size_t>(count), LoweredChain(l, FormatOf(l)));
+    for (LoweredChain& chain : chains) {
+      chain.Begin();
+      chain.StartAtZero();
     }
-    chain.Begin();
-    chain.StartAtZero();
-    const auto add = [&](const Place& k) {
-      const Number x = l.Load(a, {at[0], at[1], k});
-      chain.Add(x, l.Load(b, {at[0], k, at[2]}));
+    const auto cell = [&](int64_t c) {
+      at[axis] = first + Place(c);
+      return at;
     };
-    if (a.shape[2] == 1) {
+    const auto add = [&](const Place& k) {
+      const auto of_a = [&] { return l.Load(a, {at[0], at[1], k}); };
+      const auto of_b = [&] { return l.Load(b, {at[0], k, at[2]}); };
+      at = cell(0);
+      const Number common = axis == 2 ? of_a() : of_b();
+      for (int64_t c = 0; c < count; ++c) {
+        at = cell(c);
+        LoweredChain& chain = chains[static_cast<size_t>(c)];
+        axis == 2 ? chain.Add(common, of_b()) : chain.Add(of_a(), common);
+      }
+    };
+    if (length == 1) {
       add({});  // no loop, so that nests behind it may join this one
     } else {
-      l.Each(a.shape[2], false, [&](Number counter) { add(Place::Of(counter)); });
+      l.Each(length, false, [&](Number counter) { add(Place::Of(counter)); });
     }
-    l.Store(to, at, chain.Total());
+    for (int64_t c = 0; c < count; ++c) {
+      l.Store(to, cell(c), chains[static_cast<size_t>(c)].Total());
+    }
+  };
+  const int64_t cells = to.shape[axis];
+  const int64_t at_once = length == 1 ? 1 : std::min(cells, kCellsAtOnce);
+  Shape turns = to.shape;
+  turns[axis] = at_once == 0 ? 0 : cells / at_once;
+  l.EachOf(turns, [&](const Places& at) { add_up(at, Scaled(at[axis], at_once, 0), at_once); });
+  if (at_once == 0 || cells % at_once == 0) return;
+  turns[axis] = 1;
+  l.EachOf(turns, [&](const Places& at) {
+    add_up(at, Scaled(at[axis], 0, cells - cells % at_once), cells % at_once);
   });
 }
 
