@@ -116,9 +116,8 @@ Memory AsRead(Lowering& l, const Memory& operand) {
 // neighbours share what they read.
 constexpr int64_t kCellsAtOnce = 4;
 
-// Every `times`th place, and `more`.
-Place Scaled(Place place, int64_t times, int64_t more) {
-  place.base = place.base * times + more;
+Place Scaled(Place place, int64_t times) {
+  place.base *= times;
   for (auto& [counter, stride] : place.counters) stride *= times;
   return place;
 }
@@ -144,25 +143,20 @@ void LowerMatmul(Lowering& l) {
   const int64_t length = a.shape[2];
   const size_t axis = to.shape[2] < kCellsAtOnce ? 1 : 2;  // along which cells of a turn adjoin
   // The cells [first, first + count) on the axis.
-  const auto add_up = [&](Places at, const Place& first, int64_t count) {
+  const auto add_up = [&](const Places& at, const Place& first, int64_t count) {
     std::vector<LoweredChain> chains(static_cast<size_t>(count), LoweredChain(l, FormatOf(l)));
-    for (LoweredChain& chain : chains) {
-      chain.Begin();
-      chain.StartAtZero();
+    std::vector<Places> cells(chains.size(), at);
+    for (size_t c = 0; c < chains.size(); ++c) {
+      cells[c][axis] = first + Place(static_cast<int64_t>(c));
+      chains[c].Begin();
+      chains[c].StartAtZero();
     }
-    const auto cell = [&](int64_t c) {
-      at[axis] = first + Place(c);
-      return at;
-    };
     const auto add = [&](const Place& k) {
-      const auto of_a = [&] { return l.Load(a, {at[0], at[1], k}); };
-      const auto of_b = [&] { return l.Load(b, {at[0], k, at[2]}); };
-      at = cell(0);
-      const Number common = axis == 2 ? of_a() : of_b();
-      for (int64_t c = 0; c < count; ++c) {
-        at = cell(c);
-        LoweredChain& chain = chains[static_cast<size_t>(c)];
-        axis == 2 ? chain.Add(common, of_b()) : chain.Add(of_a(), common);
+      const auto of_a = [&](const Places& cell) { return l.Load(a, {cell[0], cell[1], k}); };
+      const auto of_b = [&](const Places& cell) { return l.Load(b, {cell[0], k, cell[2]}); };
+      const Number common = axis == 2 ? of_a(at) : of_b(at);
+      for (size_t c = 0; c < chains.size(); ++c) {
+        axis == 2 ? chains[c].Add(common, of_b(cells[c])) : chains[c].Add(of_a(cells[c]), common);
       }
     };
     if (length == 1) {
@@ -170,20 +164,17 @@ void LowerMatmul(Lowering& l) {
     } else {
       l.Each(length, false, [&](Number counter) { add(Place::Of(counter)); });
     }
-    for (int64_t c = 0; c < count; ++c) {
-      l.Store(to, cell(c), chains[static_cast<size_t>(c)].Total());
-    }
+    for (size_t c = 0; c < chains.size(); ++c) l.Store(to, cells[c], chains[c].Total());
   };
   const int64_t cells = to.shape[axis];
-  const int64_t at_once = length == 1 ? 1 : std::min(cells, kCellsAtOnce);
+  const int64_t at_once = length == 1 ? 1 : std::clamp<int64_t>(cells, 1, kCellsAtOnce);
+  const int64_t rest = cells % at_once;
   Shape turns = to.shape;
-  turns[axis] = at_once == 0 ? 0 : cells / at_once;
-  l.EachOf(turns, [&](const Places& at) { add_up(at, Scaled(at[axis], at_once, 0), at_once); });
-  if (at_once == 0 || cells % at_once == 0) return;
+  turns[axis] = cells / at_once;
+  l.EachOf(turns, [&](const Places& at) { add_up(at, Scaled(at[axis], at_once), at_once); });
+  if (rest == 0) return;
   turns[axis] = 1;
-  l.EachOf(turns, [&](const Places& at) {
-    add_up(at, Scaled(at[axis], 0, cells - cells % at_once), cells % at_once);
-  });
+  l.EachOf(turns, [&](const Places& at) { add_up(at, Place(cells - rest), rest); });
 }
 
 // g b^T and a^T g. A row of a has a cotangent where a row of g has one, a column of b where a column of g.
