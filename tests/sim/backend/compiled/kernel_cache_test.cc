@@ -31,17 +31,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::shared_ptr<const NumericalProgram> Lowered(Builder& b) {
+  const auto world = b.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  auto lowered = Lower(*world, tests::PolicyOf({}), "", std::nullopt);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return std::make_shared<const NumericalProgram>(*std::move(lowered));
+}
+
 // x' = x * factor + 1, `operations` times a step.
 std::shared_ptr<const NumericalProgram> LineProgram(double factor, int operations = 1) {
   Builder b("line");
   Var x = b.State("x", {});
   for (int i = 0; i < operations; ++i) x = x * b.Literal(factor) + b.Literal(1.0);
   b.SetNext({x});
-  const auto world = b.Finish();
-  EXPECT_TRUE(world.ok()) << world.status();
-  auto lowered = Lower(*world, tests::PolicyOf({}), "", std::nullopt);
-  EXPECT_TRUE(lowered.ok()) << lowered.status();
-  return std::make_shared<const NumericalProgram>(*std::move(lowered));
+  return Lowered(b);
 }
 
 // x' = sin(sin(...x)), of 1024 elements.
@@ -50,11 +54,7 @@ std::shared_ptr<const NumericalProgram> SineProgram(int sines) {
   Var x = b.State("x", {1024});
   for (int i = 0; i < sines; ++i) x = b.Do(OpCode::kSin, {x});
   b.SetNext({x});
-  const auto world = b.Finish();
-  EXPECT_TRUE(world.ok()) << world.status();
-  auto lowered = Lower(*world, tests::PolicyOf({}), "", std::nullopt);
-  EXPECT_TRUE(lowered.ok()) << lowered.status();
-  return std::make_shared<const NumericalProgram>(*std::move(lowered));
+  return Lowered(b);
 }
 
 KernelRequest RequestOf(const std::shared_ptr<const NumericalProgram>& program) {
