@@ -99,7 +99,7 @@ class Execution {
   void Keep();
   absl::Status Resume(const KeptRun& kept);
   bool saves() const { return work_.gradient || work_.keep; }
-  absl::Status Advance(int64_t from, int64_t to, int64_t reserved);
+  absl::Status Advance(int64_t from, int64_t to, int64_t end);
   absl::Status TakeForwardResults();
   void TakeAdjointHealth();
   void TakeGradients();
@@ -225,20 +225,26 @@ absl::Status Execution::Resume(const KeptRun& kept) {
   return WasStopped();
 }
 
-// Runs forward again, without counting, from one checkpoint to the range that is to be reversed.
-absl::Status Execution::Advance(int64_t from, int64_t to, int64_t reserved) {
+// Runs forward again, without counting, from the checkpoint at `from` to the range [to, end), which
+// is to be reversed.
+absl::Status Execution::Advance(int64_t from, int64_t to, int64_t end) {
+  const int64_t tape = run_.AdjointBytes(to, end - to);
+  int64_t due = checkpoints_.NextInReverse(from, to, end, tape);
   while (from < to) {
     if (absl::Status status = Continue(WorkPhase::kRecompute); !status.ok()) {
       return status;
     }
-    const int64_t count = std::min(chunk_.steps(), to - from);
+    const int64_t count = std::min(chunk_.steps(), due - from);
     const Clock::time_point start = Clock::now();
     if (const auto chunk = run_.Forward(from, count); !chunk.ok()) return chunk.status();
     result_.seconds.recompute += SecondsSince(start);
     result_.recompute_steps += count * batch_.instances;
     observer_.OnRecompute(count);
     from += count;
-    checkpoints_.VisitInReverse(from, reserved);
+    if (from == due && from < to) {
+      checkpoints_.Save(from);
+      due = checkpoints_.NextInReverse(from, to, end, tape);
+    }
     if (absl::Status status = WasStopped(); !status.ok()) return status;
   }
   return absl::OkStatus();
@@ -282,7 +288,7 @@ absl::Status Execution::ReverseOver(const InstanceWeights& over, bool again) {
     const int64_t count = end - *first;
     const int64_t from = checkpoints_.RestoreBefore(*first);
     absl::Status status = WasStopped();
-    if (status.ok()) status = Advance(from, *first, run_.AdjointBytes(*first, count));
+    if (status.ok()) status = Advance(from, *first, end);
     if (status.ok()) status = Continue(WorkPhase::kAdjoint);
     if (!status.ok()) return status;
     const Clock::time_point start = Clock::now();

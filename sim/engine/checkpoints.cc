@@ -1,6 +1,7 @@
 #include "sim/engine/checkpoints.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -135,10 +136,17 @@ int64_t Checkpoints::RestoreBefore(int64_t step) {
   return StepOf(at);
 }
 
-void Checkpoints::VisitInReverse(int64_t step, int64_t reserved) {
-  if (saved_.back().saved.step >= step || HeldBytes() + saved_bytes_ > budget_.checkpoints) return;
-  if (HeldBytes() + saved_bytes_ + reserved > budget_.held) return;
-  Save(step);
+int64_t Checkpoints::NextInReverse(int64_t from, int64_t to, int64_t end, int64_t reserved) const {
+  const int64_t room = std::min(budget_.checkpoints, budget_.held - reserved) - HeldBytes();
+  const int64_t range = end - to;
+  const double ranges = std::ceil(static_cast<double>(end - from) / static_cast<double>(range));
+  const double places = 1 + std::floor(static_cast<double>(room) /
+                                       static_cast<double>(std::max<int64_t>(saved_bytes_, 1)));
+  if (places < 2) return to;
+  double times = 0;
+  for (double reached = 1; reached < ranges; reached *= (places + times) / times) ++times;
+  const double skipped = std::max(1.0, std::floor(ranges * times / (places + times)));
+  return std::min(to, from + range * static_cast<int64_t>(skipped));
 }
 
 }  // namespace simgrad::sim

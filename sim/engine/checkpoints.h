@@ -5,8 +5,9 @@
 // doubles and every other checkpoint is dropped; so nothing needs to be known about the run
 // beforehand. Once the forward run has shown how large the tapes are, the budget may grow up to
 // its limit, if the caller grants it. In reverse, the last checkpoint before the goal is restored,
-// the steps up to a range that fits are run again (saving as many checkpoints as fit), and the
-// range is reversed. No bit depends on any of this (docs/numerics.md section 6).
+// the steps up to a range that fits are run again, and the range is reversed. On that way the free
+// room takes checkpoints where few steps run again later (NextInReverse). No bit depends on any of
+// this (docs/numerics.md section 6).
 // Errors: RESOURCE_EXHAUSTED if one checkpoint and the tape of one step do not fit together, or
 //   if a given interval does not fit.
 #pragma once
@@ -48,9 +49,15 @@ class Checkpoints {
   absl::StatusOr<int64_t> RangeBefore(int64_t end, int64_t limit);
   // Restores the last checkpoint at or before `step` and returns its step.
   int64_t RestoreBefore(int64_t step);
-  // On the way to a reversal: saves the state at `step` where the budget has room for it beside the
-  // tape of `reserved` bytes.
-  void VisitInReverse(int64_t step, int64_t reserved);
+  // On the way from `from` to the range [to, end), whose tape takes `reserved` bytes: the step in
+  // (from, to) at which to save the state; `to`: none.
+  // Maths: n ranges of this length lie in [from, end), and c - 1 checkpoints have room beside the one
+  //   at `from`. If r is the least number with binomial(c + r, c) >= n, the next checkpoint stands
+  //   after n r / (c + r) ranges, and no step runs forward again more than r times.
+  // Source: Griewank, Achieving logarithmic growth of temporal and spatial complexity in reverse
+  //   automatic differentiation (1992).
+  int64_t NextInReverse(int64_t from, int64_t to, int64_t end, int64_t reserved) const;
+  void Save(int64_t step);
 
   size_t count() const { return saved_.size(); }
 
@@ -66,7 +73,6 @@ class Checkpoints {
   };
   bool Grow(int64_t bytes);
   int64_t HeldBytes() const;
-  void Save(int64_t step);
   int64_t StepOf(size_t at) const { return saved_[at].saved.step; }
 
   Run& run_;

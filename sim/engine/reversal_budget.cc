@@ -6,11 +6,15 @@
 namespace simgrad::sim {
 namespace {
 
-// Checkpoints that are worth their memory, those of a range on its way included.
+// Checkpoints that are worth their memory, those on the way to a range included: of n ranges in an
+// interval, log2(n) let no step run more than about log2(n) / 2 times (checkpoints.h).
 double CheckpointsOf(const Work& work) {
   const double steps = static_cast<double>(work.batch.steps);
   if (work.checkpoint_interval > 0) {
-    return std::ceil(steps / static_cast<double>(work.checkpoint_interval)) + 2;
+    const double interval =
+        std::clamp(static_cast<double>(work.checkpoint_interval), 1.0, std::max(1.0, steps));
+    const double ranges = interval / static_cast<double>(RangeStepsOf(work).range);
+    return std::ceil(steps / interval) + std::max(2.0, std::ceil(std::log2(ranges)));
   }
   constexpr double kFew = 64;
   const double every = std::ceil(steps / static_cast<double>(kFirstCheckpointInterval));

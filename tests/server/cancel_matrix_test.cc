@@ -105,9 +105,10 @@ v1::GradientRequest EndlessGradient() {
   return request;
 }
 
-// One range of recomputation as long as the run; then a reverse pass that is some times longer.
+// A forward pass that is replayed to its end before the reverse pass begins, which is some times
+// longer.
 v1::GradientRequest LongReverse() {
-  constexpr int64_t kSteps = 30'000;
+  constexpr int64_t kSteps = 100'000;
   v1::GradientRequest request = BallGradient(kSteps, 256);
   v1::RolloutSpec* spec = request.mutable_spec();
   spec->set_chunk_steps(16);

@@ -182,6 +182,26 @@ TEST(Engine, SmallerBudgetsRecomputeMoreAndGiveTheSameBitsUntilNothingFits) {
   EXPECT_GT(most_recomputed, 2 * kSteps);
 }
 
+// Checkpoints that stand where the way was begun alone would give 2048 / 2 replays of each step.
+TEST(Engine, AnIntervalOfManyRangesIsReplayedAFewTimesEach) {
+  constexpr int64_t kMany = 2048;
+  constexpr int64_t kReplays = 5;  // 11 checkpoints beside the first: binomial(12 + 5, 5) = 6188
+  const auto balls = [&](int64_t interval) {
+    Work work = Balls({0}, SpecOf("f32"));
+    work.batch.steps = kMany;
+    tests::Bind(work, InputKind::kControl, "u",
+                tests::Shared(std::vector<double>(kElements, 0.0), {kElements}));
+    work.chunk_steps = 1;
+    work.checkpoint_interval = interval;
+    return work;
+  };
+  const WorkResult often = Done(balls(1));
+  const WorkResult once = Done(balls(kMany));
+  ExpectSameBits(once, often, "interval");
+  EXPECT_EQ(often.recompute_steps, kMany);
+  EXPECT_LE(once.recompute_steps, (1 + kReplays) * kMany);
+}
+
 TEST(Engine, AnInstanceHasTheSameBitsAloneAndInAnyBatchInAnyOrder) {
   const std::vector<uint64_t> ids = {7, 0, 1u << 20, 3, 2};
   const WorkResult batch = Done(Balls(ids, SpecOf("f16_safe")));
