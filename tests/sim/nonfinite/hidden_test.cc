@@ -9,7 +9,11 @@
 namespace simgrad::nonfinite {
 namespace {
 
+#ifdef SIMGRAD_SANITIZED
+constexpr int kCases = 12;
+#else
 constexpr int kCases = 60;
+#endif
 
 class HiddenNonFinite : public testing::TestWithParam<ExecutorCase> {};
 

@@ -185,9 +185,16 @@ TEST(DifferentiateTest, CentralDifferencesSeeAWrongAdjoint) {
   EXPECT_EQ(seen, 2);
 }
 
+// Sanitizers see a sample, too few for the minima.
+#ifdef SIMGRAD_SANITIZED
+constexpr uint64_t kRandomPrograms = 60;
+#else
+constexpr uint64_t kRandomPrograms = 400;
+#endif
+
 TEST(DifferentiateTest, GradientsOfRandomProgramsAgreeWithCentralDifferences) {
   Tally tally;
-  for (uint64_t seed = 1; seed <= 400 && !HasFailure(); ++seed) {
+  for (uint64_t seed = 1; seed <= kRandomPrograms && !HasFailure(); ++seed) {
     const absl::StatusOr<Case> made = equality::MakeCase(seed, {.smooth = true});
     ASSERT_TRUE(made.ok()) << "seed " << seed << ": " << made.status();
     const absl::StatusOr<Observed> seen = Observe(MakeReferenceExecutor(), made->work);
@@ -195,6 +202,7 @@ TEST(DifferentiateTest, GradientsOfRandomProgramsAgreeWithCentralDifferences) {
     EXPECT_EQ(CheckCase(*made, *seen, tally), 0) << tally.wrong;
   }
   std::cout << tally.checked << " slopes compared, " << tally.skipped << " at a kink\n";
+  if (kRandomPrograms < 400) return;
   EXPECT_GT(tally.checked, 1000);
   EXPECT_LT(tally.skipped, tally.checked / 10);
   EachOp([&](OpCode code, const OpInfo& info) {
