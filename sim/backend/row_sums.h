@@ -1,0 +1,26 @@
+// Sums and bounds of rows that adjoin, of many elements at a time: number e of row r lies at
+// from[e * element_stride + r].
+//
+// Accuracy: a sum is that of the pairwise tree over the rows, in the accumulator's format; a NaN is
+//   the canonical one. The bits are the same on every kind of processor (wide.h).
+#pragma once
+
+#include <cstdint>
+
+namespace simgrad::sim {
+
+// to[e]: the sum over `rows` rows, a power of two of at least 2, of each row's number times its
+// weight, rounded to T before it is added. `all_ones`: all weights are 1. T holds the format,
+// Accumulator the accumulator, both f32 or f64.
+template <class Accumulator, class T>
+void SumRows(const T* from, int64_t element_stride, int64_t elements, int64_t rows,
+             const double* weights, bool all_ones, double* to);
+
+// Widens bounds of the bits of magnitudes, one for each of `rows` rows, by those of all elements: the
+// largest, and the least less 1, for which that of 0 is the largest number.
+void BoundRows(const float* from, int64_t element_stride, int64_t elements, int64_t rows,
+               uint32_t* least, uint32_t* largest);
+void BoundRows(const double* from, int64_t element_stride, int64_t elements, int64_t rows,
+               uint64_t* least, uint64_t* largest);
+
+}  // namespace simgrad::sim
