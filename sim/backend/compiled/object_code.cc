@@ -77,8 +77,8 @@ enum class Care : uint8_t {
 Care CareOf(const llvm::Module& module, Effort effort, Mapping mapping) {
   // The time of the passes of much care grows faster than the module.
   // Loops over elements are slow without the vectors that analyses of loops make of them.
-  const size_t most_blocks = mapping == Mapping::kElements ? 1000 : 300;
-  constexpr unsigned kMostWithMuch = 6'000;
+  const size_t most_blocks = mapping == Mapping::kElements ? 1000 : 400;
+  constexpr unsigned kMostWithMuch = 12'000;
   constexpr unsigned kMostWithSome = 60'000;
   if (effort == Effort::kQuick) return Care::kLittle;
   Care care = Care::kMuch;
@@ -150,6 +150,18 @@ absl::Status AddPassesToEmit(llvm::legacy::PassManager& emit, llvm::TargetMachin
   return absl::OkStatus();
 }
 
+// Functions that a call would outgrow: of one integer sum, a minimum, a sign. With much care the
+// pipeline chooses by itself.
+void InlineTheSmallest(llvm::Module& module, llvm::ModulePassManager& pipeline) {
+  constexpr unsigned kMostInstructions = 12;
+  for (llvm::Function& function : module) {
+    if (function.isDeclaration() || function.hasFnAttribute(llvm::Attribute::NoInline)) continue;
+    if (function.getInstructionCount() > kMostInstructions) continue;
+    function.addFnAttr(llvm::Attribute::AlwaysInline);
+  }
+  pipeline.addPass(llvm::AlwaysInlinerPass());
+}
+
 void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Mapping mapping,
               const WorkMeter::StopCallback& stop) {
   llvm::PipelineTuningOptions tuning;
@@ -173,6 +185,7 @@ void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Map
   if (care == Care::kMuch) {
     pipeline.addPass(passes.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2));
   } else {
+    InlineTheSmallest(module, pipeline);
     // Variables become values and what is said twice is said once: it costs less than selecting
     // instructions for it. The rest of -O1 costs as much as it saves later.
     llvm::FunctionPassManager few;
@@ -181,7 +194,6 @@ void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Map
     few.addPass(llvm::SimplifyCFGPass());
     if (care == Care::kSome) few.addPass(llvm::InstCombinePass());
     if (care == Care::kSome && mapping == Mapping::kElements) {
-      pipeline.addPass(llvm::AlwaysInlinerPass());
       few.addPass(llvm::createFunctionToLoopPassAdaptor(llvm::LoopRotatePass()));
       // One vector at a time: unrolled turns would multiply the code.
       few.addPass(llvm::LoopVectorizePass(llvm::LoopVectorizeOptions(true, false)));
