@@ -28,7 +28,7 @@ enum class SpanEnd : uint8_t { kSent, kDropped, kRefused };
 struct ExportSettings {
   Resource resource;
   Scope scope;
-  size_t most_waiting = 4096;  // some 400 bytes each
+  size_t most_waiting = 4096;  // about a KiB each
   size_t most_of_batch = 512;
   absl::Duration gather = absl::Seconds(1);    // how long a batch that is not full waits for more
   absl::Duration deadline = absl::Seconds(5);  // of one batch
