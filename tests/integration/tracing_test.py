@@ -8,6 +8,7 @@ import time
 import urllib.request
 
 import grpc
+import numpy as np
 import pytest
 from certificates import Authority
 from live_server import BINARY, eventually
@@ -193,6 +194,31 @@ def test_unary_calls_and_refused_ones_have_a_span(start):
                 code = call.code().value[0]
                 assert attributes_of(span)["rpc.grpc.status_code"] == code
                 assert span.parent_span_id.hex() == SPAN and span.status.code == UNSET
+
+
+def test_reversals_of_a_kept_rollout_and_uploads_have_their_spans(start, connect):
+    with Collector() as collector:
+        server = start(collector.flag)
+        client = connect(server)
+        client.rollout(BALL, **FALL)  # after which the limits of uploads are known
+        heights = {**FALL, "initial": {"y": np.full((4096, 1), 0.5), "v": [0.0]}}
+        kept = client.rollout(BALL, keep=sg.Keep(state=["y"]), **heights)
+        kept.vjps([sg.Cotangents({"y": np.full((4096, 1), weight)}) for weight in (1.0, 2.0)])
+        with sg.Client(server.target, upload=1 << 10) as uploading:
+            for _ in range(2):
+                uploading.rollout(BALL, **heights)
+        (vjp,) = has_request(collector, "Vjp")
+        has_request(collector, "Upload")
+        stages = below(vjp, collector.spans)
+        code, lines = end(server)
+    (line,) = [line for line in requests_of(lines) if line["method"] == "Vjp"]
+    logged = {key[:-3]: ms for key, ms in line.items() if key.endswith("_ms")}
+    assert code == 0 and "adjoint" in stages and "forward" not in stages
+    assert stages.keys() == logged.keys() - {"other", "total"}
+    for name, span in stages.items():
+        own_ms = attributes_of(span)["simgrad.stage_seconds"] * 1e3
+        assert own_ms == pytest.approx(logged[name], abs=0.001), name
+        assert own_ms <= (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6 + 0.001, name
 
 
 def test_the_status_is_an_error_where_the_server_failed(start, connect):
