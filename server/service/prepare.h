@@ -56,7 +56,7 @@ struct PreparedWork {
   v1::ProgramDetail program_detail = v1::PROGRAM_DETAIL_FINGERPRINT;
   double decode_seconds = 0.0;
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering
-  StageExtent decode, compile;
+  StageExtent decode, compile;   // when both were
 };
 
 // Copies that a request takes beside its bytes: the parsed message, and the work made of it.

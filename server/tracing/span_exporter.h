@@ -22,7 +22,7 @@
 
 namespace simgrad::server::tracing {
 
-// kDropped: the collector has never answered for them. kRefused: it said no.
+// kDropped: no collector answered for them. kRefused: one said no.
 enum class SpanEnd : uint8_t { kSent, kDropped, kRefused };
 
 struct ExportSettings {
@@ -53,7 +53,7 @@ class SpanExporter {
 
  private:
   void Work();
-  std::vector<Span> TakeBatch();
+  std::vector<Span> TakeBatch();  // mutex_ held
   void Send(std::vector<Span> spans);
   void TellOfLoss(const std::string& why);
 

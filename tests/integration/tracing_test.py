@@ -322,15 +322,11 @@ def test_each_span_is_counted_once(start, connect):
         client = connect(server)
         for _ in range(5):
             client.rollout(BALL, **FALL)
-
-        def told():
-            found = counts(server)
-            return found if len(of_requests(collector.spans)) >= 5 and sum(found.values()) else None
-
-        # A batch has one span that is refused.
+        has_request(collector, "Rollout", times=5)
         found = eventually(
-            lambda: (found := told()) and sum(found.values()) == len(collector.spans) and found
+            lambda: (found := counts(server)) and sum(found.values()) == len(collector.spans) and found
         )
+        # Of each batch one span is refused.
         assert found["refused"] == collector.calls and found["dropped"] == 0
 
 
@@ -367,18 +363,17 @@ def test_a_collector_that_hangs_holds_up_neither_requests_nor_the_end(start, con
         return collector.take(request)
 
     with Collector(answer=hang) as collector:
-        server = start(collector.flag)
-        client = connect(server)
-        client.rollout(BALL, **FALL)
-        eventually(lambda: collector.calls)
-        # Far more than may wait.
-        dropped = 0
-        while not dropped:
-            for _ in range(50):
-                client.rollout(BALL, **FALL)
-            dropped = counts(server)["dropped"]
-        code, lines = end(server)
-        goes_on.set()
+        try:
+            server = start(collector.flag)
+            client = connect(server)
+            client.rollout(BALL, **FALL)
+            eventually(lambda: collector.calls)
+            while not counts(server)["dropped"]:
+                for _ in range(50):
+                    client.rollout(BALL, **FALL)
+            code, lines = end(server)
+        finally:
+            goes_on.set()
     assert code == 0
     assert all(line["code"] == "OK" for line in requests_of(lines))
 
