@@ -58,6 +58,9 @@ sigset_t EndSignals() {
 // one for the log.
 constexpr absl::Duration kLastWords = absl::Seconds(2);
 
+// The time to send the spans that wait, after the work has ended.
+constexpr absl::Duration kLastSpans = absl::Seconds(2);
+
 // Whether the operator set the allocator's parameter, by its tunable or by its older name.
 bool IsSetByOperator(const char* parameter, const char* older) {
   const char* const tunables = std::getenv("GLIBC_TUNABLES");
@@ -134,6 +137,7 @@ void EndAt(absl::Time end, ExitCode code, const std::shared_ptr<Hurried>& server
   service::LogNote(service::LogLevel::kError, absl::StrCat(why, "; the process ends"));
   EndAt(absl::Now() + std::max(time, kLastWords), code, std::make_shared<Hurried>(&server));
   server.FinishWork(std::max(time - kLastWords, absl::ZeroDuration()));
+  server.CloseSpans(absl::Milliseconds(500));
   service::FlushLog(absl::Seconds(1));
   _exit(code);
 }
@@ -185,9 +189,11 @@ int Serve(const config::ServerConfig& config,
   }
   service::LogNote(service::LogLevel::kInfo, "draining");
   const auto hurried = std::make_shared<Hurried>(&server);
-  EndAt(absl::Now() + config.drain_timeout + kLastWords, kCancelledWork, hurried);
+  const absl::Duration spans = config.otlp_endpoint.empty() ? absl::ZeroDuration() : kLastSpans;
+  EndAt(absl::Now() + config.drain_timeout + kLastWords + spans, kCancelledWork, hurried);
   const bool drained = server.Drain(config.drain_timeout);
   hurried->Forget();
+  server.CloseSpans(spans);
   service::LogNote(drained ? service::LogLevel::kInfo : service::LogLevel::kWarning,
                    drained ? "drained" : "drained; work had to be cancelled");
   service::FlushLog(absl::Seconds(1));

@@ -366,6 +366,12 @@ PROCESS_ROW = (
         "cps",
         (Query(rate("simgrad_reload_failures_total", "what"), "{{what}}"),),
     ),
+    Panel(
+        "Spans of traces",
+        "Spans per second, where --otlp_endpoint is set: sent, dropped as the collector was away or too slow, refused by it.",
+        "cps",
+        (Query(rate("simgrad_trace_spans_total", "result"), "{{result}}"),),
+    ),
 )
 
 LOAD = (

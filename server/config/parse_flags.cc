@@ -128,6 +128,36 @@ std::string SetReplica(const std::string& value, ServerConfig& config) {
   return "";
 }
 
+// The port behind the last colon; 0: there is none.
+int PortOf(const std::string& endpoint) {
+  int port = 0;
+  const size_t colon = endpoint.rfind(':');
+  const bool is_port = colon != std::string::npos &&
+                       absl::SimpleAtoi(endpoint.substr(colon + 1), &port) && port >= 1 &&
+                       port <= 65535;
+  return is_port ? port : 0;
+}
+
+// Whether it is a name, an IPv4 address, or an IPv6 address in brackets.
+bool IsHost(const std::string& host) {
+  const bool is_v6 = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (is_v6) {
+    in6_addr v6{};
+    return inet_pton(AF_INET6, host.substr(1, host.size() - 2).c_str(), &v6) == 1;
+  }
+  return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_';
+  });
+}
+
+std::string SetOtlpEndpoint(const std::string& value, ServerConfig& config) {
+  if (!value.empty() && (PortOf(value) == 0 || !IsHost(value.substr(0, value.rfind(':'))))) {
+    return "HOST:PORT without a scheme, for example collector.observability:4317 or [::1]:4317";
+  }
+  config.otlp_endpoint = value;
+  return "";
+}
+
 struct Flag {
   std::string name;
   std::string default_text;
@@ -239,6 +269,13 @@ const std::vector<Flag>& Flags() {
        "log lines of requests that end with one code; others are left out and counted; 0: all are "
        "written",
        Integer(&ServerConfig::log_lines_per_second, 0, kMany)},
+      {"otlp_endpoint", "",
+       "HOST:PORT of a collector that takes traces as OTLP over gRPC; empty: no traces",
+       SetOtlpEndpoint},
+      {"otlp_ca", "",
+       "PEM file; the collector must show a certificate that it signed; without it traces are sent "
+       "as plaintext",
+       File(&ServerConfig::otlp_ca)},
   };
   return *flags;
 }
@@ -285,6 +322,10 @@ absl::Status CheckTogether(const ServerConfig& config) {
   if (!config.tls_client_ca.empty() && !config.HasTls()) {
     return absl::InvalidArgumentError(
         "--tls_client_ca needs --tls_certificate and --tls_key: without TLS nobody shows one");
+  }
+  if (!config.otlp_ca.empty() && config.otlp_endpoint.empty()) {
+    return absl::InvalidArgumentError(
+        "--otlp_ca needs --otlp_endpoint: without it no traces are sent");
   }
   const int ports[] = {config.port, config.metrics_port, config.health_port};
   for (const int port : ports) {

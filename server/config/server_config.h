@@ -54,6 +54,9 @@ struct ServerConfig {
   // Log lines of requests that end with one code; more are left out and counted. 0: all are written.
   int64_t log_lines_per_second = 200;
 
+  std::string otlp_endpoint;  // HOST:PORT of a collector of traces; empty: none
+  std::string otlp_ca;        // PEM file with the CA of its certificate; empty: plaintext
+
   // The credentials of connections. TLS needs both files; a client CA makes it mutual.
   std::string tls_certificate, tls_key, tls_client_ca;  // PEM files; empty: none
   absl::Duration tls_reload_interval = absl::Seconds(10);

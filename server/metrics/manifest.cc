@@ -570,6 +570,15 @@ void AddServer(std::vector<Family>& all, const ServerLabels& server) {
        {"what"},
        Product({{"certificate", "tokens"}}),
        {}});
+  all.push_back(
+      {"simgrad_trace_spans_total",
+       kCounter,
+       kServer,
+       "Spans of requests that ended, for --otlp_endpoint: sent, the collector took them; "
+       "dropped, too many waited or the collector gave no answer in time; refused, it said no.",
+       {"result"},
+       Product({{"sent", "dropped", "refused"}}),
+       {}});
   all.push_back({"process_cpu_seconds_total",
                  kCounter,
                  kProcess,

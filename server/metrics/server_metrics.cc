@@ -123,6 +123,9 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
     kernel_compiles[quality] = registry_.Counter("simgrad_kernel_compiles_total", row);
     kernel_compile_seconds[quality] = registry_.Histogram("simgrad_kernel_compile_seconds", row);
   }
+  trace_spans = {registry_.Counter("simgrad_trace_spans_total", {"sent"}),
+                 registry_.Counter("simgrad_trace_spans_total", {"dropped"}),
+                 registry_.Counter("simgrad_trace_spans_total", {"refused"})};
   connections.open = registry_.Gauge("simgrad_connections");
   for (const char* reason : {"total", "peer", "handshake", "resets", "descriptors"}) {
     connections.rejected[reason] =

@@ -92,6 +92,7 @@ class ServerMetrics {
   std::array<GuardedCounter, 2> kernel_compiles;
   std::array<GuardedHistogram, 2> kernel_compile_seconds;
   ConnectionMetrics connections;
+  std::array<GuardedCounter, 3> trace_spans;  // sent, dropped, refused
 
  private:
   GuardedCounter& NonFinite(sim::Phase phase, bool nan, precision::Role role);

@@ -1,5 +1,7 @@
 #include "server/service/error_status.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/validation/request_error.h"
@@ -80,6 +82,19 @@ grpc::StatusCode CodeOf(const absl::Status& status) {
   const bool internal = DefaultReason(status) == "INTERNAL";
   return internal ? grpc::StatusCode::INTERNAL : static_cast<grpc::StatusCode>(status.code());
 }
+
+// The codes that methods end with; any other is INTERNAL.
+constexpr std::pair<grpc::StatusCode, const char*> kCodeLabels[] = {
+    {grpc::StatusCode::OK, "OK"},
+    {grpc::StatusCode::CANCELLED, "Canceled"},
+    {grpc::StatusCode::INVALID_ARGUMENT, "InvalidArgument"},
+    {grpc::StatusCode::UNIMPLEMENTED, "Unimplemented"},
+    {grpc::StatusCode::DEADLINE_EXCEEDED, "DeadlineExceeded"},
+    {grpc::StatusCode::RESOURCE_EXHAUSTED, "ResourceExhausted"},
+    {grpc::StatusCode::UNAVAILABLE, "Unavailable"},
+    {grpc::StatusCode::UNAUTHENTICATED, "Unauthenticated"},
+    {grpc::StatusCode::NOT_FOUND, "NotFound"},
+    {grpc::StatusCode::FAILED_PRECONDITION, "FailedPrecondition"}};
 
 }  // namespace
 
@@ -164,30 +179,17 @@ std::string RefusalLabel(scheduling::RefusalReason reason) {
 }
 
 std::string CodeLabel(grpc::StatusCode code) {
-  switch (code) {
-    case grpc::StatusCode::OK:
-      return "OK";
-    case grpc::StatusCode::CANCELLED:
-      return "Canceled";
-    case grpc::StatusCode::INVALID_ARGUMENT:
-      return "InvalidArgument";
-    case grpc::StatusCode::UNIMPLEMENTED:
-      return "Unimplemented";
-    case grpc::StatusCode::DEADLINE_EXCEEDED:
-      return "DeadlineExceeded";
-    case grpc::StatusCode::RESOURCE_EXHAUSTED:
-      return "ResourceExhausted";
-    case grpc::StatusCode::UNAVAILABLE:
-      return "Unavailable";
-    case grpc::StatusCode::UNAUTHENTICATED:
-      return "Unauthenticated";
-    case grpc::StatusCode::NOT_FOUND:
-      return "NotFound";
-    case grpc::StatusCode::FAILED_PRECONDITION:
-      return "FailedPrecondition";
-    default:
-      return "Internal";
+  for (const auto& [labelled, label] : kCodeLabels) {
+    if (labelled == code) return label;
   }
+  return "Internal";
+}
+
+grpc::StatusCode CodeWithLabel(const std::string& label) {
+  for (const auto& [labelled, other] : kCodeLabels) {
+    if (other == label) return labelled;
+  }
+  return grpc::StatusCode::INTERNAL;
 }
 
 }  // namespace simgrad::server::service

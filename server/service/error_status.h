@@ -20,5 +20,7 @@ std::string RefusalLabel(scheduling::RefusalReason reason);
 
 // As go-grpc-prometheus writes a code: "OK", "InvalidArgument", ...
 std::string CodeLabel(grpc::StatusCode code);
+// The code that CodeLabel writes so; INTERNAL where there is none.
+grpc::StatusCode CodeWithLabel(const std::string& label);
 
 }  // namespace simgrad::server::service

@@ -9,6 +9,7 @@
 #include "server/service/caller_identity.h"
 #include "server/service/error_status.h"
 #include "server/service/refusal_count.h"
+#include "server/service/request_spans.h"
 
 namespace simgrad::server::service {
 
@@ -147,9 +148,10 @@ void IncomingCall::EndRefused(const scheduling::Refusal& refusal) {
   record.outcome = CodeLabel(wire.error_code());
   record.message = left ? std::string(gone.message()) : refusal.message;
   if (refused_) {
+    record.began = refused_->began();
     record.total_seconds = refused_->Seconds();
     refused_->End(record.outcome);
-    LogRequest(record);
+    TellOfEnd(record, shared_.spans);
   }
   Finish(wire);
 }

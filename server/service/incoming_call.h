@@ -25,6 +25,7 @@
 #include "server/service/service_call.h"
 #include "server/service/token_gate.h"
 #include "server/service/uploads.h"
+#include "server/tracing/span_exporter.h"
 
 namespace simgrad::server::service {
 
@@ -48,7 +49,8 @@ struct IncomingShared {
   Connections* connections = nullptr;
   metrics::ServerMetrics* metrics = nullptr;
   scheduling::Scheduler* scheduler = nullptr;
-  TokenGate* token_gate = nullptr;  // null: no call needs a token
+  TokenGate* token_gate = nullptr;         // null: no call needs a token
+  tracing::SpanExporter* spans = nullptr;  // null: no traces
 };
 
 class IncomingCall final : public Upload,

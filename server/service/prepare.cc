@@ -25,8 +25,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double SecondsBetween(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+// All that is not compiling is decoding.
+void EndDecode(Clock::time_point start, PreparedWork& prepared) {
+  prepared.decode = {start, Clock::now()};
+  prepared.decode_seconds = SecondsBetween(start, prepared.decode.last) - prepared.compile_seconds;
 }
 
 // The work of checking one cotangent, whatever it has, in element-operations.
@@ -138,7 +144,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   const Clock::time_point compile_start = Clock::now();
   auto world = cache.World(spec.world(), "spec.world", control.compile);
   if (!world.ok()) return world.status();
-  double compile_seconds = SecondsSince(compile_start);
+  double compile_seconds = SecondsBetween(compile_start, Clock::now());
 
   auto instances = validation::CheckInputs(spec, (*world)->schema, options.limits, "spec", meter);
   if (!instances.ok()) return instances.status();
@@ -169,7 +175,8 @@ absl::StatusOr<PreparedWork> PrepareSpec(
     // The answer names the rollout's program, unless the adjoint needs more of the forward pass.
     if (!sim::RunsForwardAlike(*(*program)->program, *(*runs)->program)) program = runs;
   }
-  compile_seconds += SecondsSince(lower_start);
+  const Clock::time_point compile_end = Clock::now();
+  compile_seconds += SecondsBetween(lower_start, compile_end);
   status = validation::CheckRequired(spec, (*program)->required, "spec");
   if (status.ok()) {
     status = CheckPathOf(spec, *(*program)->program, *instances, options.limits);
@@ -214,8 +221,9 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   if (!work_bytes.ok()) return work_bytes.status();
   prepared.memory_bytes = *work_bytes + conversion::AnswerBytes(prepared.work, prepared.recorded,
                                                                 prepared.program_detail, answer);
+  prepared.compile = {compile_start, compile_end};
   prepared.compile_seconds = compile_seconds;
-  prepared.decode_seconds = SecondsSince(start) - compile_seconds;
+  EndDecode(start, prepared);
   return prepared;
 }
 
@@ -270,7 +278,8 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
   auto program = cache.Lower(*world, kept.spec->policy(), kept.spec->objective(), adjoint, "handle",
                              control.compile, conversion::PathUseOf(kept.spec->path()));
   if (!program.ok()) return program.status();
-  prepared.compile_seconds = SecondsSince(lower_start);
+  prepared.compile = {lower_start, Clock::now()};
+  prepared.compile_seconds = SecondsBetween(lower_start, prepared.compile.last);
   prepared.program = *program;
   prepared.kept = kept.run;
   // Passes may have added states and exports, behind those of the world.
@@ -302,7 +311,7 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
   prepared.memory_bytes =
       *work_bytes + conversion::CotangentBytes(prepared.cotangents) +
       conversion::AnswerBytes(work, prepared.recorded, prepared.program_detail, answer);
-  prepared.decode_seconds = SecondsSince(start) - prepared.compile_seconds;
+  EndDecode(start, prepared);
   return prepared;
 }
 

@@ -18,6 +18,7 @@
 #include "server/conversion/program_cache.h"
 #include "server/conversion/work.h"
 #include "server/service/kept_runs.h"
+#include "server/service/stage_clock.h"
 #include "server/validation/request_limits.h"
 
 namespace simgrad::server::service {
@@ -55,6 +56,7 @@ struct PreparedWork {
   v1::ProgramDetail program_detail = v1::PROGRAM_DETAIL_FINGERPRINT;
   double decode_seconds = 0.0;
   double compile_seconds = 0.0;  // cache look-ups, verifying, lowering
+  StageExtent decode, compile;   // when both were
 };
 
 // Copies that a request takes beside its bytes: the parsed message, and the work made of it.

@@ -9,17 +9,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
 #include "server/service/log_limit.h"
 #include "server/service/log_writer.h"
+#include "server/tracing/trace_context.h"
 
 namespace simgrad::server::service {
 namespace {
-
-constexpr size_t kMaxMessage = 300;
 
 // `value` in at least so many decimal digits.
 void AppendDigits(int64_t value, size_t digits, std::string& out) {
@@ -110,22 +108,10 @@ JsonLine Begin(std::string_view level, std::string_view event) {
   return line;
 }
 
-// version-trace_id-parent_id-flags, in lower-case hex, the ids not all zero (W3C Trace Context).
 void AddTrace(const std::string& trace_parent, JsonLine& line) {
-  if (trace_parent.empty()) return;
-  const std::vector<std::string> parts = absl::StrSplit(trace_parent, '-');
-  const size_t lengths[] = {2, 32, 16, 2};
-  // Later versions may append parts.
-  if (parts.size() < 4 || (parts[0] == "00" && parts.size() > 4)) return;
-  for (size_t i = 0; i < 4; ++i) {
-    const bool hex = parts[i].find_first_not_of("0123456789abcdef") == std::string::npos;
-    if (parts[i].size() != lengths[i] || !hex) return;
-  }
-  const auto zero = [](const std::string& id) {
-    return id.find_first_not_of('0') == std::string::npos;
-  };
-  if (parts[0] == "ff" || zero(parts[1]) || zero(parts[2])) return;
-  line.Text("trace_id", parts[1]).Text("parent_span_id", parts[2]);
+  const auto context = tracing::TraceContextOf(trace_parent);
+  if (!context) return;
+  line.Text("trace_id", context->trace_id).Text("parent_span_id", context->parent_span_id);
 }
 
 constexpr std::string_view kNotes = "";
@@ -212,7 +198,7 @@ std::string LogLine(const RequestRecord& record) {
   }
   line.Milliseconds("other", record.total_seconds - claimed)
       .Milliseconds("total", record.total_seconds);
-  if (!record.message.empty()) line.Text("message", record.message.substr(0, kMaxMessage));
+  if (!record.message.empty()) line.Text("message", record.message.substr(0, kMostOfMessage));
   return line.Ended();
 }
 

@@ -20,11 +20,19 @@
 namespace simgrad::server::service {
 
 struct RequestRecord {
-  void Add(Stage stage, double more) {
-    std::optional<double>& sum = seconds[static_cast<size_t>(stage)];
-    sum = sum.value_or(0.0) + more;
+  // So many seconds more of a stage, which lie within `extent`.
+  void Add(Stage stage, double more, const StageExtent& extent) {
+    Add(stage, more);
+    Extend(extents[static_cast<size_t>(stage)], extent);
+  }
+  // So many seconds that began at `first` and that the clock gives to `from` are of `to`.
+  void Move(Stage from, Stage to, double moved, SteadyTime first) {
+    const std::chrono::duration<double> length(moved);
+    Add(from, -moved);
+    Add(to, moved, {first, first + std::chrono::duration_cast<SteadyTime::duration>(length)});
   }
 
+  Moment began;
   std::string request_id;
   std::string trace_parent;  // as the caller sent it; may be empty or nonsense
   std::string method;
@@ -36,8 +44,18 @@ struct RequestRecord {
   std::string message;  // of an error, in full
   // By stage; none: it did not come to it.
   std::array<std::optional<double>, kStageNames.size()> seconds;
+  std::array<std::optional<StageExtent>, kStageNames.size()> extents;
   double total_seconds = 0;
+
+ private:
+  void Add(Stage stage, double more) {
+    std::optional<double>& sum = seconds[static_cast<size_t>(stage)];
+    sum = sum.value_or(0.0) + more;
+  }
 };
+
+// The most that a log line or a span has of the message.
+inline constexpr size_t kMostOfMessage = 300;
 
 enum class LogLevel { kInfo, kWarning, kError };
 

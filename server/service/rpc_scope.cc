@@ -1,11 +1,9 @@
 #include "server/service/rpc_scope.h"
 
-#include "absl/time/clock.h"
-
 namespace simgrad::server::service {
 
 RpcScope::RpcScope(metrics::ServerMetrics& metrics, const std::string& method)
-    : metrics_(metrics.method(method)), start_(absl::Now()) {
+    : metrics_(metrics.method(method)) {
   metrics_.started.Increment();
   metrics_.in_flight.Increment();
 }
@@ -15,7 +13,5 @@ void RpcScope::End(const std::string& code) {
   metrics_.handling_seconds.Observe(Seconds());
   metrics_.in_flight.Decrement();  // last: once no call is in flight, all have been counted
 }
-
-double RpcScope::Seconds() const { return absl::ToDoubleSeconds(absl::Now() - start_); }
 
 }  // namespace simgrad::server::service

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "absl/time/time.h"
 #include "server/metrics/server_metrics.h"
+#include "server/service/stage_clock.h"
 
 namespace simgrad::server::service {
 
@@ -16,11 +16,12 @@ class RpcScope {
   // Once; the log line is the caller's.
   void End(const std::string& code);
   metrics::MethodMetrics& method() { return metrics_; }
-  double Seconds() const;
+  const Moment& began() const { return began_; }
+  double Seconds() const { return began_.SecondsSince(); }
 
  private:
   metrics::MethodMetrics& metrics_;
-  const absl::Time start_;
+  const Moment began_;
 };
 
 }  // namespace simgrad::server::service

@@ -146,14 +146,16 @@ class KeepPlugins final : public grpc::ServerBuilderOption {
   const std::vector<std::string> names_;
 };
 
+std::string ReplicaOf(const config::ServerConfig& config) {
+  if (!config.replica.empty()) return config.replica;
+  std::array<char, 256> name{};
+  const bool has_name = gethostname(name.data(), name.size() - 1) == 0;
+  return has_name ? name.data() : "simgrad";
+}
+
 KeptRunsOptions KeptOptionsOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
   KeptRunsOptions options;
-  options.replica = config.replica;
-  if (options.replica.empty()) {
-    std::array<char, 256> name{};
-    const bool has_name = gethostname(name.data(), name.size() - 1) == 0;
-    options.replica = has_name ? name.data() : "simgrad";
-  }
+  options.replica = ReplicaOf(config);
   options.ttl = config.kept_run_ttl;
   options.max_bytes = KeptBytesOf(config, memory_limit_bytes);
   return options;
@@ -191,6 +193,23 @@ ConnectionLimits HealthLimitsOf(const config::ServerConfig& config, int64_t desc
   limits.total = std::min(std::max<int64_t>(limits.total / 8, 1), kMostHealthConnections);
   limits.per_host = std::max<int64_t>(limits.total / 2, 1);
   return limits;
+}
+
+// The process that spans are of. Source: OpenTelemetry semantic conventions, services.
+tracing::ExportSettings ExportSettingsOf(const config::ServerConfig& config) {
+  tracing::ExportSettings settings;
+  const std::pair<const char*, std::string> attributes[] = {
+      {"service.name", "simgrad"},
+      {"service.version", config::kVersion},
+      {"service.instance.id", ReplicaOf(config)}};
+  for (const auto& [key, text] : attributes) {
+    tracing::Attribute* const attribute = settings.resource.add_attributes();
+    attribute->set_key(key);
+    attribute->mutable_value()->set_text(text);
+  }
+  settings.scope.set_name("simgrad-server");
+  settings.scope.set_version(config::kVersion);
+  return settings;
 }
 
 constexpr int64_t kHealthQuotaBytes = int64_t{64} << 20;
@@ -242,6 +261,9 @@ absl::Status Server::CheckFiles(const config::ServerConfig& config) {
   if (!config.token_file.empty()) {
     if (auto gate = TokenGate::Create(config.token_file); !gate.ok()) return gate.status();
   }
+  if (!config.otlp_ca.empty()) {
+    if (auto ca = ReadCa("otlp_ca", config.otlp_ca); !ca.ok()) return ca.status();
+  }
   return config.HasTls() ? ReadTlsSet(config).status() : absl::OkStatus();
 }
 
@@ -288,8 +310,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->metrics_->queue_capacity_requests.Set(static_cast<double>(config.queue_capacity));
   server->metrics_->near_band_ulps.Set(config.near_band_ulps);
 
+  if (absl::Status status = server->StartSpans(config); !status.ok()) return status;
   CallContext context;
   context.metrics = server->metrics_.get();
+  context.spans = server->spans_.get();
   context.scheduler = server->scheduler_.get();
   context.engine = device->engine;
   context.device = device->kind;
@@ -324,6 +348,25 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->SetAdmitting(true);
   if (absl::Status status = server->StartSelfCheck(config); !status.ok()) return status;
   return server;
+}
+
+absl::Status Server::StartSpans(const config::ServerConfig& config) {
+  if (config.otlp_endpoint.empty()) return absl::OkStatus();
+  std::string ca;
+  if (!config.otlp_ca.empty()) {
+    auto text = ReadCa("otlp_ca", config.otlp_ca);
+    if (!text.ok()) return text.status();
+    ca = *std::move(text);
+  }
+  spans_ = std::make_unique<tracing::SpanExporter>(
+      tracing::GrpcCollector(config.otlp_endpoint, ca), ExportSettingsOf(config),
+      [metrics = metrics_.get()](tracing::SpanEnd end, int64_t spans) {
+        metrics->trace_spans[static_cast<size_t>(end)].Add(static_cast<double>(spans));
+      },
+      [endpoint = config.otlp_endpoint](const std::string& note) {
+        LogNote(LogLevel::kWarning, absl::StrCat("--otlp_endpoint=", endpoint, ": ", note));
+      });
+  return absl::OkStatus();
 }
 
 void Server::ReportCompiles() {
@@ -419,7 +462,8 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   auto health = std::make_unique<HealthService>();
   calls_ = std::make_unique<CallQueue>(builder);
   const IncomingShared shared = {uploads_.get(), held_refusals_.get(), &acceptor_->connections(),
-                                 metrics_.get(), scheduler_.get(),     token_gate_.get()};
+                                 metrics_.get(), scheduler_.get(),     token_gate_.get(),
+                                 spans_.get()};
   incoming_ = std::make_unique<IncomingCalls>(shared, *service_, *health, name_, *calls_);
   // The server owns it from now on.
   builder.SetOption(
@@ -546,6 +590,10 @@ void Server::CancelWork() {
   if (metrics_->CallsInFlight() > 0) cut_ = true;
   hurried_ = true;
   scheduler_->CancelAll(absl::UnavailableError("the server drains; the work was cancelled"));
+}
+
+void Server::CloseSpans(absl::Duration timeout) {
+  if (spans_ != nullptr) spans_->Close(timeout);
 }
 
 bool Server::Drain(absl::Duration timeout) {

@@ -32,6 +32,7 @@
 #include "server/service/simgrad_service.h"
 #include "server/service/tls_files.h"
 #include "server/service/uploads.h"
+#include "server/tracing/span_exporter.h"
 
 namespace simgrad::server::service {
 
@@ -62,6 +63,8 @@ class Server {
   bool FinishWork(absl::Duration timeout);
   // Only the first half: from now on new work is refused.
   void StopAdmission();
+  // Sends the spans that wait, at most this long; later ones are dropped.
+  void CloseSpans(absl::Duration timeout);
   // Cancels what waits and runs; FinishWork and Drain, which may wait for it, then end soon.
   void CancelWork();
   // Nothing runs any more; the process should end soon (--fatal_exit_after).
@@ -84,6 +87,7 @@ class Server {
   void WatchCertificate(absl::Duration interval);
   void TellExpiry();
   metrics::LoadCollector::Values Load() const;
+  absl::Status StartSpans(const config::ServerConfig& config);
   absl::Status StartSelfCheck(const config::ServerConfig& config);
   void OnSelfCheck(const absl::Status& outcome);
   void SetAdmitting(bool admitting);
@@ -97,6 +101,7 @@ class Server {
   int port_ = 0;
   int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
+  std::unique_ptr<tracing::SpanExporter> spans_;  // null: none asked for
   std::unique_ptr<scheduling::Scheduler> scheduler_;
   // Outlive the servers that they accept for, which tell them of each call.
   std::unique_ptr<ConnectionAcceptor> acceptor_, health_acceptor_;

@@ -16,7 +16,7 @@
 #include "server/service/error_status.h"
 #include "server/service/received_content.h"
 #include "server/service/refusal_count.h"
-#include "server/service/request_log.h"
+#include "server/service/request_spans.h"
 #include "server/service/rpc_scope.h"
 #include "server/service/stream_reactor.h"
 #include "server/service/wire_message.h"
@@ -47,7 +47,8 @@ class UnaryCall {
  public:
   UnaryCall(const CallContext& shared, const std::string& method, const ServiceCall& call,
             UnaryAnswer& answer)
-      : metrics_(*shared.metrics), rpc_(metrics_, method), answer_(answer) {
+      : metrics_(*shared.metrics), spans_(shared.spans), rpc_(metrics_, method), answer_(answer) {
+    record_.began = rpc_.began();
     record_.request_id = NewRequestId();
     record_.method = method;
     record_.trace_parent = MetadataOf(call.context, "traceparent");
@@ -72,11 +73,12 @@ class UnaryCall {
     record_.message = message;
     record_.total_seconds = rpc_.Seconds();
     rpc_.End(record_.outcome);
-    LogRequest(record_);
+    TellOfEnd(record_, spans_);
     answer_.Finish(status, response);
   }
 
   metrics::ServerMetrics& metrics_;
+  tracing::SpanExporter* const spans_;
   RpcScope rpc_;
   RequestRecord record_;
   UnaryAnswer& answer_;

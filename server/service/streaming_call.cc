@@ -18,6 +18,7 @@
 #include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
 #include "server/service/refusal_count.h"
+#include "server/service/request_spans.h"
 #include "server/validation/request_error.h"
 
 namespace simgrad::server::service {
@@ -58,6 +59,7 @@ StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode,
       mode_(mode),
       cancellation_(std::make_shared<scheduling::Cancellation>(deadline)),
       rpc_(*context.metrics, method) {
+  record_.began = rpc_.began();
   record_.request_id = NewRequestId();
   record_.method = method;
   record_.trace_parent = trace_parent;
@@ -114,7 +116,7 @@ void StreamingCall::Begin(Prepare prepare, Preparation cost) {
   job.run = [self = shared_from_this(), prepare = std::move(prepare), cost, is_quick](
                 const absl::Status& on_time, absl::Duration waited,
                 scheduling::WorkQueue::Turn& turn) {
-    self->record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
+    self->RecordWait(waited);
     if (is_quick) self->waited_in_lane_ = waited;
     if (on_time.ok()) return self->Admit(self->Prepared(prepare), cost, is_quick ? &turn : nullptr);
     self->CountLost(on_time);
@@ -195,8 +197,8 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   upload_ = scheduling::MemoryBudget::Reservation();  // the request goes as soon as this returns
   admitted_ = true;
   prepared_ = *std::move(prepared);
-  record_.Add(Stage::kDecode, prepared_.decode_seconds);
-  record_.Add(Stage::kCompile, prepared_.compile_seconds);
+  record_.Add(Stage::kDecode, prepared_.decode_seconds, prepared_.decode);
+  record_.Add(Stage::kCompile, prepared_.compile_seconds, prepared_.compile);
   small_ = IsSmall(prepared_.work);
   const double work = WorkAtCaps(prepared_);
   // A GPU may have a kernel to compile.
@@ -251,6 +253,7 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
       break;
     case sim::WorkPhase::kAdjoint:
       clock_.Enter(Stage::kAdjoint);
+      if (!reversed_) reversed_ = clock_.since();
       break;
   }
   return cancellation_->Check();
@@ -395,16 +398,22 @@ absl::Status StreamingCall::Execute() {
   SendHeader();
   const sim::Work facts = conversion::WithoutTensors(prepared_.work);
   prepared_.work.options.stop = [asked = cancellation_] { return !asked->Check().ok(); };
-  clock_.Enter(Stage::kStart);
   if (prepared_.kept != nullptr) return Reverse(facts);
+  Start();
   return Answer(facts, context_.engine->Execute(std::move(prepared_.work), *this));
+}
+
+void StreamingCall::Start() {
+  clock_.Enter(Stage::kStart);
+  started_ = clock_.since();
+  reversed_.reset();
 }
 
 absl::Status StreamingCall::Reverse(const sim::Work& facts) {
   for (sim::Cotangents& cotangents : prepared_.cotangents) {
     sim::Work work = prepared_.work;
     work.batch.cotangents = std::move(cotangents);
-    clock_.Enter(Stage::kStart);
+    Start();
     const absl::Status answered =
         Answer(facts, context_.engine->Reverse(*prepared_.kept, std::move(work), *this));
     if (!answered.ok() || dropped_) return answered;
@@ -428,19 +437,28 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
   context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
   // The engine's compile time is known once it ends well; otherwise it counts as part of the start.
   const sim::PhaseSeconds& seconds = result->seconds;
-  record_.Add(Stage::kCompile, seconds.compile + seconds.compile_adjoint);
-  record_.Add(Stage::kStart, -seconds.compile);
-  record_.Add(Stage::kAdjoint, -seconds.compile_adjoint);
+  record_.Move(Stage::kStart, Stage::kCompile, seconds.compile, started_);
+  if (reversed_) {
+    record_.Move(Stage::kAdjoint, Stage::kCompile, seconds.compile_adjoint, *reversed_);
+  }
   context_.metrics->phase_seconds.at("compile").Observe(prepared_.compile_seconds +
                                                         seconds.compile + seconds.compile_adjoint);
   return absl::OkStatus();
 }
 
+void StreamingCall::RecordWait(absl::Duration waited) {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited),
+              {now - absl::ToChronoNanoseconds(waited), now});
+}
+
 void StreamingCall::RecordStages() {
   clock_.Enter(Stage::kNone);
-  for (size_t stage = 1; stage < kStageNames.size(); ++stage) {
-    const double seconds = clock_.seconds(static_cast<Stage>(stage));
-    if (seconds > 0) record_.Add(static_cast<Stage>(stage), seconds);
+  for (size_t i = 1; i < kStageNames.size(); ++i) {
+    const auto stage = static_cast<Stage>(i);
+    if (const auto& extent = clock_.extent(stage)) {
+      record_.Add(stage, clock_.seconds(stage), *extent);
+    }
   }
 }
 
@@ -450,7 +468,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
   arrival_.Begin();
   metrics.queue_requests.Decrement();
   metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited + waited_in_lane_));
-  record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited));
+  RecordWait(waited);
   if (!admitted.ok()) {
     if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
     return End(admitted);
@@ -553,7 +571,7 @@ void StreamingCall::OnDone() {
   arrival_ = scheduling::Scheduler::Arrival();
   record_.total_seconds = rpc_.Seconds();
   rpc_.End(record_.outcome);
-  LogRequest(record_);
+  TellOfEnd(record_, context_.spans);
 }
 
 }  // namespace simgrad::server::service

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
 #include "server/service/stage_clock.h"
+#include "server/tracing/span_exporter.h"
 
 namespace simgrad::server::service {
 
@@ -35,6 +37,7 @@ struct CallContext {
   std::string device;  // kind
   std::string version;
   std::string revision;
+  tracing::SpanExporter* spans = nullptr;  // null: no traces
   OpenStreams* streams = nullptr;
   KeptRuns* kept = nullptr;
   int64_t max_message_bytes = int64_t{4} << 20;
@@ -49,7 +52,7 @@ enum class SlowReader : uint8_t { kTooLittle, kOneOfTooMany };
 class StreamingCall final : public sim::Observer,
                             public std::enable_shared_from_this<StreamingCall> {
  public:
-  // `trace_parent`: the W3C trace context of the caller, for the log; may be empty.
+  // `trace_parent`: the W3C trace context of the caller, for log and spans; may be empty.
   StreamingCall(const CallContext& context, metrics::Mode mode, const std::string& method,
                 absl::Time deadline, const std::string& trace_parent);
 
@@ -111,6 +114,7 @@ class StreamingCall final : public sim::Observer,
   scheduling::WorkQueue::Job RunJob();
   void Run(const absl::Status& admitted, absl::Duration waited, scheduling::WorkQueue::Turn& turn);
   absl::Status Execute();
+  void Start();  // the engine is next
   // One answer: to the work, or to one cotangent of a Vjp.
   absl::Status Answer(const sim::Work& facts, const absl::StatusOr<sim::WorkResult>& result);
   absl::Status Reverse(const sim::Work& facts);
@@ -129,6 +133,7 @@ class StreamingCall final : public sim::Observer,
   // Ends the answer; the record is written in OnDone.
   void End(const absl::Status& status);
   void CountLost(const absl::Status& status);
+  void RecordWait(absl::Duration waited);  // which ends now
   void RecordStages();
   metrics::Outcome OutcomeOf(const absl::Status& status) const;
 
@@ -138,6 +143,9 @@ class StreamingCall final : public sim::Observer,
   RpcScope rpc_;
   RequestRecord record_;
   StageClock clock_;
+  SteadyTime started_;  // when the engine was last called, which compiles first
+  std::optional<SteadyTime>
+      reversed_;  // when it began its adjoint, for which it compiles first too
   Outbox* outbox_ = nullptr;
   std::shared_ptr<scheduling::Caller> caller_;
   metrics::CallerMetrics* caller_metrics_ = nullptr;

@@ -121,11 +121,16 @@ absl::StatusOr<TlsSet> ReadTlsSet(const config::ServerConfig& config) {
                                                    config.tls_certificate));
   }
   if (config.tls_client_ca.empty()) return set;
-  set.client_ca = TextOf(config.tls_client_ca);
-  if (FirstOf(set.client_ca) == nullptr) {
-    return NotReadable("tls_client_ca", config.tls_client_ca, "the certificates of a CA");
-  }
+  auto ca = ReadCa("tls_client_ca", config.tls_client_ca);
+  if (!ca.ok()) return ca.status();
+  set.client_ca = *std::move(ca);
   return set;
+}
+
+absl::StatusOr<std::string> ReadCa(const std::string& flag, const std::string& path) {
+  std::string text = TextOf(path);
+  if (FirstOf(text) == nullptr) return NotReadable(flag, path, "the certificates of a CA");
+  return text;
 }
 
 absl::StatusOr<std::shared_ptr<TlsFiles>> TlsFiles::Create(const config::ServerConfig& config) {

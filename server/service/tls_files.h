@@ -30,6 +30,9 @@ struct TlsSet {
 // does not belong to the certificate.
 absl::StatusOr<TlsSet> ReadTlsSet(const config::ServerConfig& config);
 
+// The certificates of a CA, as PEM text. `flag` has this path. Errors: as ReadTlsSet.
+absl::StatusOr<std::string> ReadCa(const std::string& flag, const std::string& path);
+
 class TlsFiles {
  public:
   // Errors: as ReadTlsSet. The configuration has TLS.

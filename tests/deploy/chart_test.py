@@ -66,6 +66,9 @@ WRONG = {
     "plaintext that nobody allowed": {"allowInsecure": False},
     "client certificates without TLS": {"tls": {"mutual": True}},
     "KEDA without Prometheus": {"autoscaling": {"kind": "keda"}},
+    "a collector without a port": {"tracing": {"endpoint": "collector.observability"}},
+    "a collector with a scheme": {"tracing": {"endpoint": "http://collector.observability:4317"}},
+    "a CA of no collector": {"tracing": {"caSecretName": "collector-ca"}},
     "a flag that is none": {"server": {"extraArgs": ["-threads 4"]}},
     "a digest that is none": {"image": {"digest": "latest"}},
     "a label that selects pods": {"podLabels": {"app.kubernetes.io/name": "other"}},
@@ -86,6 +89,7 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
     for values, message in (
         ({"allowInsecure": False}, "tls.enabled is false"),
         ({"tls": {"enabled": True}}, "tls.secretName"),
+        ({"tracing": {"caSecretName": "collector-ca"}}, "tracing.endpoint"),
         ({"autoscaling": {"kind": "keda"}}, "autoscaling.prometheusUrl"),
         ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas"),
         ({"server": {"extraArgs": ["--device=cpu"]}}, "--device is given by the chart"),
@@ -377,6 +381,7 @@ def test_the_server_starts_with_the_flags_of_the_chart(name):
         "allow",
         "kernel",
         "warm",
+        "otlp_ca",
     )  # need files, or have no use here
     given = {n: v for n, v in flags(name).items() if not n.startswith(elsewhere)}
     known = {n: v for n, v in {**given, **here}.items() if n in server_flags()}
@@ -400,6 +405,38 @@ def test_only_namesakes_and_prometheus_come_in_and_nothing_goes_out():
     by_port = {rule["ports"][0]["port"]: rule["from"] for rule in policy["ingress"]}
     assert by_port["grpc"] == [{"podSelector": {}}]
     assert "namespaceSelector" in by_port["metrics"][0]
+
+
+def test_spans_go_to_the_collector_alone_and_only_where_there_is_one(tmp_path):
+    policy = objects("secured_and_watched")["NetworkPolicy"]["spec"]
+    collector, dns = policy["egress"]
+    assert collector == {
+        "to": [{"namespaceSelector": {}}],
+        "ports": [{"port": 4317, "protocol": "TCP"}],
+    }
+    assert dns.keys() == {"ports"} and {port["port"] for port in dns["ports"]} == {53}
+    assert flags("secured_and_watched")["otlp_endpoint"] == "collector.observability:4317"
+    assert not any(name.startswith("otlp") for name in flags("default"))
+    file = tmp_path / "values.yaml"
+    peers = [{"podSelector": {"matchLabels": {"app": "collector"}}}]
+    for collector in (peers, []):
+        tracing = {"endpoint": "[fd00::7]:14317"}
+        values = {"tracing": tracing, "networkPolicy": {"collector": collector}}
+        file.write_text(yaml.safe_dump(values))
+        merged, files = render(file)
+        jsonschema.validate(merged, SCHEMA)
+        policy = yaml.safe_load(files["templates/networkpolicy.yaml"])
+        kubernetes_validate.validate(policy, VERSIONS[-1], strict=True)
+        to = [(rule["to"], rule["ports"][0]["port"]) for rule in policy["spec"]["egress"][:1]]
+        assert to == ([(peers, 14317)] if collector else [])
+        assert "Egress" in policy["spec"]["policyTypes"]
+
+
+def test_the_ca_of_the_collector_comes_from_its_secret():
+    volumes = {v["name"]: v for v in pod("secured_and_watched")["spec"]["volumes"]}
+    mounts = {m["name"]: m["mountPath"] for m in container("secured_and_watched")["volumeMounts"]}
+    assert volumes["collector-ca"]["secret"]["secretName"] == "collector-ca"
+    assert flags("secured_and_watched")["otlp_ca"] == mounts["collector-ca"] + "/ca.crt"
 
 
 @pytest.mark.parametrize("nobody", ["clients", "monitoring"])

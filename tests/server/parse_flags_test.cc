@@ -53,7 +53,9 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--fatal_exit_after=3s",
                                   "--self_check_interval=1m",
                                   "--log_level=warning",
-                                  "--log_lines_per_second=7"});
+                                  "--log_lines_per_second=7",
+                                  "--otlp_endpoint=[::1]:4317",
+                                  "--otlp_ca=e"});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->port, 0);
   EXPECT_EQ(config->metrics_port, 9);
@@ -92,6 +94,8 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->log_level, "warning");
   EXPECT_EQ(config->log_lines_per_second, 7);
   EXPECT_EQ(config->slow_reader_timeout, absl::Seconds(5));
+  EXPECT_EQ(config->otlp_endpoint, "[::1]:4317");
+  EXPECT_EQ(config->otlp_ca, "e");
 }
 
 TEST(ParseFlags, PlaintextBeyondLoopbackIsServedOnlyWhereItIsAllowed) {
@@ -195,6 +199,15 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--fatal_exit_after=10", "duration"},
       {"--self_check_interval=1ms", "a duration from 100ms to 24h, or 0 for never"},
       {"--log_level=debug", "info, warning or error"},
+      {"--otlp_endpoint=collector", "HOST:PORT"},
+      {"--otlp_endpoint=:4317", "HOST:PORT"},
+      {"--otlp_endpoint=collector:0", "HOST:PORT"},
+      {"--otlp_endpoint=collector:65536", "HOST:PORT"},
+      {"--otlp_endpoint=http://collector:4317", "without a scheme"},
+      {"--otlp_endpoint=::1:4317", "[::1]:4317"},
+      {"--otlp_endpoint=[collector]:4317", "[::1]:4317"},
+      {"--otlp_ca=", "path"},
+      {"--otlp_ca=ca.pem", "--otlp_endpoint"},
   };
   for (const BadFlag& flag : bad) {
     const auto config = ParseFlags({flag.argument});
@@ -252,7 +265,9 @@ TEST(ParseFlags, HelpNamesEveryFlag) {
                            "--fatal_exit_after",
                            "--self_check_interval",
                            "--log_level",
-                           "--log_lines_per_second"}) {
+                           "--log_lines_per_second",
+                           "--otlp_endpoint",
+                           "--otlp_ca"}) {
     EXPECT_NE(help.find(std::string(name) + "="), std::string::npos) << name;
   }
 }

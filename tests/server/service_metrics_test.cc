@@ -315,6 +315,8 @@ TEST(ServiceMetrics, EveryMetricMovesWhenWhatItCountsHappens) {
       "simgrad_connections_rejected_total",
       // Of the certificate and the token file, where there are any: tests/integration/security_test.py.
       "simgrad_tls_certificate_expiry_timestamp_seconds", "simgrad_reload_failures_total",
+      // Of a collector of traces: tests/integration/tracing_test.py.
+      "simgrad_trace_spans_total",
       // Back where they were; their tests are DrainingRefusesNewWork... and those of what is in
       // flight and waits, below.
       "simgrad_ready", "simgrad_rpc_in_flight", "simgrad_queue_requests", "simgrad_workers_busy"};

@@ -41,6 +41,7 @@ ALLOWED = {
                           "sim/program/field_error.h", "sim/work_meter.h", "absl/"),
     "server/metrics": ("server/metrics/", "server/config/", "server/descriptor.h", "sim/", "precision/", "prometheus/",
                        "absl/"),
+    "server/tracing": ("server/tracing/", "grpcpp/", "absl/"),
     "server/conversion": ("server/conversion/", "server/validation/", "server/config/",
                           "simgrad/v1/", "google/protobuf/", "sim/", "precision/", "absl/"),
     "server/service": ("server/", "simgrad/v1/", "google/protobuf/", "grpcpp/", "grpc/", "openssl/",
@@ -102,6 +103,7 @@ def test_no_include_points_up():
     ("server/scheduling/queue.cc", "grpcpp/grpcpp.h"),
     ("server/scheduling/queue.cc", "prometheus/counter.h"),
     ("server/service/rollout.cc", "prometheus/counter.h"),
+    ("server/tracing/exporter.cc", "server/service/request_log.h"),
     ("server/validation/check.cc", "sim/engine.h"),
 ])
 def test_an_upward_include_is_found(name, include):

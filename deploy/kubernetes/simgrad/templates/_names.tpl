@@ -109,4 +109,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.tokens.secretName }}
 - --token_file=/etc/simgrad/tokens/tokens
 {{- end }}
+{{- with .Values.tracing.endpoint }}
+- "--otlp_endpoint={{ . }}"
+{{- end }}
+{{- if .Values.tracing.caSecretName }}
+{{- $_ := required "tracing.endpoint: the collector that has a certificate of tracing.caSecretName" .Values.tracing.endpoint }}
+- --otlp_ca=/etc/simgrad/collector-ca/ca.crt
+{{- end }}
 {{- end -}}

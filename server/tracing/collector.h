@@ -1,0 +1,31 @@
+// Hands spans to a collector that speaks OTLP over gRPC.
+//
+// A collector that is away is waited for, and asked again where it answers UNAVAILABLE, until the
+// deadline of the call. Source: OpenTelemetry protocol, OTLP/gRPC.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/tracing/otlp.pb.h"
+
+namespace simgrad::server::tracing {
+
+class Collector {
+ public:
+  virtual ~Collector() = default;
+  // Returns how many of the spans the collector refused.
+  // Errors: the status of the call; UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED: no answer came.
+  virtual absl::StatusOr<int64_t> Export(const ExportRequest& request, absl::Time deadline) = 0;
+  // From now on every Export fails at once, the one in progress too. Threads: any.
+  virtual void Stop() = 0;
+};
+
+// `endpoint`: HOST:PORT. `ca`: PEM text with the CA of the collector's certificate; empty: plaintext.
+// Connects with the first Export.
+std::unique_ptr<Collector> GrpcCollector(const std::string& endpoint, const std::string& ca);
+
+}  // namespace simgrad::server::tracing
