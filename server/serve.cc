@@ -112,15 +112,16 @@ void StartDetached(std::function<void()> run) {
 }
 
 // Ends the process with `code` at that time, whatever runs or hangs then. A signal before cancels
-// the work of `server`, and leaves it kLastWords.
-void EndAt(absl::Time end, ExitCode code, const std::shared_ptr<Hurried>& server) {
-  const auto run = [end, code, server]() mutable {
+// the work of `server`, and leaves the process `words`.
+void EndAt(absl::Time end, absl::Duration words, ExitCode code,
+           const std::shared_ptr<Hurried>& server) {
+  const auto run = [end, words, code, server]() mutable {
     const sigset_t signals = EndSignals();
     for (bool hurried = false; absl::Now() < end;) {
       const timespec rest = absl::ToTimespec(end - absl::Now());
       if (sigtimedwait(&signals, nullptr, &rest) < 0 || std::exchange(hurried, true)) continue;
       service::LogNote(service::LogLevel::kWarning, "a second signal; the work is cancelled");
-      end = std::min(end, absl::Now() + kLastWords);
+      end = std::min(end, absl::Now() + words);
       // It may meet what hangs.
       StartDetached([server] { server->CancelWork(); });
     }
@@ -135,7 +136,8 @@ void EndAt(absl::Time end, ExitCode code, const std::shared_ptr<Hurried>& server
 [[noreturn]] void Abandon(service::Server& server, ExitCode code, const std::string& why,
                           absl::Duration time) {
   service::LogNote(service::LogLevel::kError, absl::StrCat(why, "; the process ends"));
-  EndAt(absl::Now() + std::max(time, kLastWords), code, std::make_shared<Hurried>(&server));
+  EndAt(absl::Now() + std::max(time, kLastWords), kLastWords, code,
+        std::make_shared<Hurried>(&server));
   server.FinishWork(std::max(time - kLastWords, absl::ZeroDuration()));
   server.CloseSpans(absl::Milliseconds(500));
   service::FlushLog(absl::Seconds(1));
@@ -190,7 +192,8 @@ int Serve(const config::ServerConfig& config,
   service::LogNote(service::LogLevel::kInfo, "draining");
   const auto hurried = std::make_shared<Hurried>(&server);
   const absl::Duration spans = config.otlp_endpoint.empty() ? absl::ZeroDuration() : kLastSpans;
-  EndAt(absl::Now() + config.drain_timeout + kLastWords + spans, kCancelledWork, hurried);
+  const absl::Duration words = kLastWords + spans;
+  EndAt(absl::Now() + config.drain_timeout + words, words, kCancelledWork, hurried);
   const bool drained = server.Drain(config.drain_timeout);
   hurried->Forget();
   server.CloseSpans(spans);

@@ -132,9 +132,10 @@ std::string SetReplica(const std::string& value, ServerConfig& config) {
 int PortOf(const std::string& endpoint) {
   int port = 0;
   const size_t colon = endpoint.rfind(':');
-  const bool is_port = colon != std::string::npos &&
-                       absl::SimpleAtoi(endpoint.substr(colon + 1), &port) && port >= 1 &&
-                       port <= 65535;
+  if (colon == std::string::npos) return 0;
+  const std::string digits = endpoint.substr(colon + 1);
+  const bool is_port = digits.find_first_not_of("0123456789") == std::string::npos &&
+                       absl::SimpleAtoi(digits, &port) && port >= 1 && port <= 65535;
   return is_port ? port : 0;
 }
 

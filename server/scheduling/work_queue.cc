@@ -227,7 +227,7 @@ void WorkQueue::AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock) {
   --without_worker_;
 }
 
-void WorkQueue::Turn::LetOthers() {
+void WorkQueue::Turn::LetOthers(const std::function<void()>& waits) {
   if (queue_->contenders_.load(std::memory_order_relaxed) == 0) return;
   std::unique_lock lock(queue_->mutex_);
   const double owed = SecondsSince(since_) - charged_seconds_;
@@ -235,6 +235,7 @@ void WorkQueue::Turn::LetOthers() {
   charged_seconds_ += owed;
   const bool is_due = queue_->queue_.IsAhead(caller_.get(), kTurnSeconds);
   if (!is_due || queue_->without_worker_ >= kMostWithoutWorker) return;
+  if (waits) waits();
   ++queue_->without_worker_;
   queue_->End(*this);
   queue_->AwaitGrant(*this, lock);

@@ -59,8 +59,9 @@ class WorkQueue {
   class Turn {
    public:
     // Between chunks: lets callers go first that had less, and returns when it is this job's turn
-    // again, or the job is cancelled.
-    void LetOthers();
+    // again, or the job is cancelled. `waits`: called before it gives the worker up, if it does; it
+    // is quick and takes no lock.
+    void LetOthers(const std::function<void()>& waits = {});
     // Nothing to do until something else happens: gives the worker back. Where as many jobs are
     // paused as may be, the one that is paused longest is given up, of the caller with most of them.
     // The job holds no lock that its give_up takes, nor one that another's does.

@@ -198,7 +198,7 @@ std::string LogLine(const RequestRecord& record) {
   }
   line.Milliseconds("other", record.total_seconds - claimed)
       .Milliseconds("total", record.total_seconds);
-  if (!record.message.empty()) line.Text("message", record.message.substr(0, kMostOfMessage));
+  if (!record.message.empty()) line.Text("message", record.message.substr(0, kMostOfText));
   return line.Ended();
 }
 

@@ -54,8 +54,8 @@ struct RequestRecord {
   }
 };
 
-// The most that a log line or a span has of the message.
-inline constexpr size_t kMostOfMessage = 300;
+// The most that a log line or a span has of a message, in bytes; a span also of a name.
+inline constexpr size_t kMostOfText = 300;
 
 enum class LogLevel { kInfo, kWarning, kError };
 

@@ -25,8 +25,8 @@ using tracing::Span;
 // Flags of a span: the caller's, that the next bit is known, and that the parent is of another process.
 constexpr uint32_t kSampled = 0x1, kKnowsRemote = 0x100, kIsRemote = 0x200;
 
-// Bytes outside ASCII become the characters that the log line has for them: a message with a text
-// that is no UTF-8 is refused as a whole.
+// Bytes outside ASCII become the characters that the log line has for them. Protobuf refuses a message
+// with a text that is no UTF-8.
 std::string Utf8Of(std::string_view bytes) {
   std::string text;
   for (const char c : bytes) {
@@ -87,7 +87,7 @@ Span RequestSpan(const RequestRecord& record, const tracing::TraceContext& conte
   AddText("rpc.method", record.method, span);
   AddInteger("rpc.grpc.status_code", code, span);
   AddText("simgrad.request_id", record.request_id, span);
-  if (!record.caller.empty()) AddText("simgrad.caller", record.caller, span);
+  AddText("simgrad.caller", record.caller.substr(0, kMostOfText), span);
   if (!record.world.empty()) {
     AddText("simgrad.world", record.world, span);
     AddInteger("simgrad.instances", record.instances, span);
@@ -95,7 +95,7 @@ Span RequestSpan(const RequestRecord& record, const tracing::TraceContext& conte
   }
   if (IsFailureOfServer(code)) {
     span.mutable_status()->set_code(tracing::SpanStatus::CODE_ERROR);
-    span.mutable_status()->set_message(Utf8Of(record.message.substr(0, kMostOfMessage)));
+    span.mutable_status()->set_message(Utf8Of(record.message.substr(0, kMostOfText)));
   }
   return span;
 }

@@ -240,10 +240,7 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
     where_ =
         phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
   }
-  if (turn_ != nullptr) {
-    clock_.Enter(Stage::kQueue);
-    turn_->LetOthers();
-  }
+  if (turn_ != nullptr) turn_->LetOthers([this] { clock_.Enter(Stage::kQueue); });
   switch (phase) {
     case sim::WorkPhase::kForward:
       clock_.Enter(Stage::kForward);

@@ -23,7 +23,7 @@ constexpr char kMethod[] = "/opentelemetry.proto.collector.trace.v1.TraceService
 
 // Repeats are gRPC's, within the deadline of a call.
 constexpr char kServiceConfig[] = R"({"methodConfig": [{"name": [{}], "retryPolicy": {
-  "maxAttempts": 5, "initialBackoff": "0.1s", "maxBackoff": "1s", "backoffMultiplier": 2,
+  "maxAttempts": 5, "initialBackoff": "0.5s", "maxBackoff": "2s", "backoffMultiplier": 2,
   "retryableStatusCodes": ["UNAVAILABLE"]}}]})";
 
 // A collector that comes back is met within a second or so; by default gRPC may wait two minutes.
@@ -56,7 +56,7 @@ grpc::ByteBuffer BytesOf(const ExportRequest& request) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-absl::StatusOr<int64_t> RefusedOf(const grpc::ByteBuffer& bytes) {
+absl::StatusOr<PartialSuccess> RefusedOf(const grpc::ByteBuffer& bytes) {
   std::vector<grpc::Slice> slices;
   if (!bytes.Dump(&slices).ok()) return absl::InternalError("an answer without bytes");
   std::string text;
@@ -65,7 +65,7 @@ absl::StatusOr<int64_t> RefusedOf(const grpc::ByteBuffer& bytes) {
   }
   ExportResponse response;
   if (!response.ParseFromString(text)) return absl::InternalError("an answer that is not OTLP");
-  return response.partial_success().rejected_spans();
+  return response.partial_success();
 }
 
 class OverGrpc final : public Collector {
@@ -73,7 +73,8 @@ class OverGrpc final : public Collector {
   OverGrpc(const std::string& endpoint, const std::string& ca) : stub_(ChannelTo(endpoint, ca)) {}
   ~OverGrpc() override { queue_.Shutdown(); }
 
-  absl::StatusOr<int64_t> Export(const ExportRequest& request, absl::Time deadline) override {
+  absl::StatusOr<PartialSuccess> Export(const ExportRequest& request,
+                                        absl::Time deadline) override {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(deadline));
     context.set_wait_for_ready(true);
@@ -104,7 +105,7 @@ class OverGrpc final : public Collector {
   // Null: no call is in progress any more.
   bool Begin(grpc::ClientContext* context) {
     const std::lock_guard lock(mutex_);
-    context_ = context;
+    context_ = is_stopped_ ? nullptr : context;
     return !is_stopped_;
   }
 

@@ -1,10 +1,9 @@
 // Hands spans to a collector that speaks OTLP over gRPC.
 //
-// A collector that is away is waited for, and asked again where it answers UNAVAILABLE, until the
-// deadline of the call. Source: OpenTelemetry protocol, OTLP/gRPC.
+// A collector that is away is waited for until the deadline of the call. One that answers UNAVAILABLE
+// is asked again, at most four times. Source: OpenTelemetry protocol, OTLP/gRPC.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -17,9 +16,10 @@ namespace simgrad::server::tracing {
 class Collector {
  public:
   virtual ~Collector() = default;
-  // Returns how many of the spans the collector refused.
+  // Returns how many of the spans the collector refused, and why.
   // Errors: the status of the call; UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED: no answer came.
-  virtual absl::StatusOr<int64_t> Export(const ExportRequest& request, absl::Time deadline) = 0;
+  virtual absl::StatusOr<PartialSuccess> Export(const ExportRequest& request,
+                                                absl::Time deadline) = 0;
   // From now on every Export fails at once, the one in progress too. Threads: any.
   virtual void Stop() = 0;
 };

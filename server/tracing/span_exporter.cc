@@ -43,6 +43,7 @@ void SpanExporter::Add(std::vector<Span> spans) {
     }
   }
   count_(SpanEnd::kDropped, static_cast<int64_t>(spans.size()));
+  TellOfLoss("too many wait for it");
 }
 
 void SpanExporter::Close(absl::Duration timeout) {
@@ -92,7 +93,7 @@ void SpanExporter::Send(std::vector<Span> spans) {
   ScopeSpans* const of_scope = of_resource->add_scope_spans();
   *of_scope->mutable_scope() = settings_.scope;
   for (Span& span : spans) of_scope->add_spans()->Swap(&span);
-  const absl::StatusOr<int64_t> refused =
+  const absl::StatusOr<PartialSuccess> refused =
       collector_->Export(request, absl::Now() + settings_.deadline);
   if (!refused.ok()) {
     const SpanEnd end = HasNoAnswer(refused.status()) ? SpanEnd::kDropped : SpanEnd::kRefused;
@@ -100,17 +101,21 @@ void SpanExporter::Send(std::vector<Span> spans) {
     return TellOfLoss(std::string(refused.status().message()));
   }
   // A collector may count anything.
-  const int64_t lost = std::clamp<int64_t>(*refused, 0, size);
+  const int64_t lost = std::clamp<int64_t>(refused->rejected_spans(), 0, size);
   if (size > lost) count_(SpanEnd::kSent, size - lost);
   if (lost == 0) return;
   count_(SpanEnd::kRefused, lost);
-  TellOfLoss(absl::StrCat("it refused ", lost, " of ", size));
+  TellOfLoss(absl::StrCat("it refused ", lost, " of ", size, ": ", refused->error_message()));
 }
 
 void SpanExporter::TellOfLoss(const std::string& why) {
-  const absl::Time now = absl::Now();
-  if (now - last_note_ < settings_.note_interval) return;
-  last_note_ = now;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    if (last_note_ && now - *last_note_ < absl::ToChronoNanoseconds(settings_.note_interval))
+      return;
+    last_note_ = now;
+  }
   constexpr size_t kMost = 300;
   tell_(absl::StrCat("the collector does not take spans (", why.substr(0, kMost),
                      "); simgrad_trace_spans_total counts those that are lost"));

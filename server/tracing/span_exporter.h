@@ -5,12 +5,14 @@
 // Threads: Add from any; Close from one. Cost: a lock and a move of each span.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,7 +33,7 @@ struct ExportSettings {
   size_t most_waiting = 4096;  // about a KiB each
   size_t most_of_batch = 512;
   absl::Duration gather = absl::Seconds(1);    // how long a batch that is not full waits for more
-  absl::Duration deadline = absl::Seconds(5);  // of one batch
+  absl::Duration deadline = absl::Seconds(5);  // for one batch
   absl::Duration note_interval = absl::Minutes(1);  // between two notes
 };
 
@@ -52,6 +54,7 @@ class SpanExporter {
   void Close(absl::Duration timeout);
 
  private:
+  using Clock = std::chrono::steady_clock;
   void Work();
   std::vector<Span> TakeBatch();  // mutex_ held
   void Send(std::vector<Span> spans);
@@ -61,8 +64,8 @@ class SpanExporter {
   const ExportSettings settings_;
   const Count count_;
   const Tell tell_;
-  absl::Time last_note_ = absl::InfinitePast();  // of the exporter's thread
   std::mutex mutex_;
+  std::optional<Clock::time_point> last_note_;
   std::condition_variable came_, filled_, ended_;
   std::deque<Span> waiting_;
   bool is_closing_ = false;

@@ -226,7 +226,7 @@ class BlockSums::Extremes {
  private:
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   const ToldMagnitudes<T> told_;
-  std::vector<Bits> least_, most_;  // by row, as Bound leaves them
+  std::vector<Bits> least_, most_;  // by row, as BoundRows leaves them
   T smallest_ = std::numeric_limits<T>::infinity();
   T largest_ = 0;
 };

@@ -92,8 +92,7 @@ void Sum(const float* from, int64_t element_stride, int64_t elements, int64_t ro
   SumAny(from, element_stride, elements, rows, to);
 }
 
-// Widens bounds of the bits of magnitudes, one for each of `count` rows that adjoin, by those of
-// `elements` elements: the largest, and the least less 1, for which that of 0 is the largest number.
+// BoundRows, on any processor.
 template <class T, class Bits>
 [[gnu::always_inline]] inline void BoundAll(const T* from, int64_t element_stride, int64_t elements,
                                             int64_t count, Bits* least, Bits* largest) {

@@ -16,8 +16,9 @@ template <class Accumulator, class T>
 void SumRows(const T* from, int64_t element_stride, int64_t elements, int64_t rows,
              const double* weights, bool all_ones, double* to);
 
-// Widens bounds of the bits of magnitudes, one for each of `rows` rows, by those of all elements: the
-// largest, and the least less 1, for which that of 0 is the largest number.
+// Widens the bounds of each of `rows` rows by the magnitudes of all its elements, as bits. `largest`:
+// their largest. `least`: the least of their bits less 1, so that a 0, which wraps around, is above
+// all others.
 void BoundRows(const float* from, int64_t element_stride, int64_t elements, int64_t rows,
                uint32_t* least, uint32_t* largest);
 void BoundRows(const double* from, int64_t element_stride, int64_t elements, int64_t rows,

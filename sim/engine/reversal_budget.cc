@@ -13,7 +13,9 @@ double CheckpointsOf(const Work& work) {
   if (work.checkpoint_interval > 0) {
     const double interval =
         std::clamp(static_cast<double>(work.checkpoint_interval), 1.0, std::max(1.0, steps));
-    const double ranges = interval / static_cast<double>(RangeStepsOf(work).range);
+    // A chunk that the clock chooses may have one step. A rollout that is kept reverses nothing.
+    const int64_t range = work.chunk_steps > 0 ? RangeStepsOf(work).range : 1;
+    const double ranges = work.keep ? 1.0 : interval / static_cast<double>(range);
     return std::ceil(steps / interval) + std::max(2.0, std::ceil(std::log2(ranges)));
   }
   constexpr double kFew = 64;

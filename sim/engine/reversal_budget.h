@@ -1,8 +1,8 @@
 // Says how much memory the checkpoints and tapes of a gradient get.
 //
 // Maths: there is a checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of
-//   them. The steps between two checkpoints then run again once for their tape, at worst twice.
-//   No bit depends on it (docs/numerics.md section 6).
+//   them. The steps between two checkpoints then run again once for their tape, and where a tape
+//   holds few steps, as often as checkpoints.h says. No bit depends on it (docs/numerics.md section 6).
 #pragma once
 
 #include <cstdint>

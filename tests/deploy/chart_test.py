@@ -68,6 +68,7 @@ WRONG = {
     "KEDA without Prometheus": {"autoscaling": {"kind": "keda"}},
     "a collector without a port": {"tracing": {"endpoint": "collector.observability"}},
     "a collector with a scheme": {"tracing": {"endpoint": "http://collector.observability:4317"}},
+    "a collector with a port that is none": {"tracing": {"endpoint": "collector.observability:65536"}},
     "a CA of no collector": {"tracing": {"caSecretName": "collector-ca"}},
     "a flag that is none": {"server": {"extraArgs": ["-threads 4"]}},
     "a digest that is none": {"image": {"digest": "latest"}},

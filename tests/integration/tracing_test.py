@@ -170,9 +170,12 @@ def test_the_stages_of_a_request_are_spans_under_its_caller(start, connect):
 def test_stages_come_in_their_order(start, connect):
     with Collector() as collector:
         client = connect(start(collector.flag))
-        client.gradient(BALL, objective="final_height", **{**FALL, "instances": 64})
+        many = {**FALL, "instances": 64, "steps": 500, "chunk_steps": 10}
+        client.gradient(BALL, objective="final_height", **many)
         (gradient,) = has_request(collector, "Gradient")
         stages = below(gradient, collector.spans)
+    # The worker asks between chunks whether others wait; nobody did.
+    assert stages["queue"].end_time_unix_nano <= stages["forward"].start_time_unix_nano
     order = ("decode", "start", "forward", "adjoint")
     begins = [stages[name].start_time_unix_nano for name in order]
     assert begins == sorted(begins)
@@ -268,6 +271,27 @@ def test_a_request_without_a_sampled_trace_context_has_no_span(start):
         ]
 
 
+def test_a_stranger_has_no_span(start, tmp_path):
+    (tmp_path / "tokens").write_text("alpha\n")
+    with Collector() as collector:
+        server = start(collector.flag, f"--token_file={tmp_path / 'tokens'}")
+        with grpc.insecure_channel(server.target) as channel:
+            for token in (None, "beta"):
+                known = [] if token is None else [("authorization", f"Bearer {token}")]
+                call = channel.unary_unary("/simgrad.v1.Simgrad/ListWorlds")
+                with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+                    call(b"", metadata=[("traceparent", SAMPLED), *known])
+            channel.unary_unary("/simgrad.v1.Simgrad/GetServerInfo")(
+                b"", metadata=[("traceparent", SAMPLED), ("authorization", "Bearer alpha")]
+            )
+        has_request(collector, "GetServerInfo")
+        code, lines = end(server)
+        assert code == 0 and len(requests_of(lines)) == 3
+        assert [span.name for span in of_requests(collector.spans)] == [
+            "simgrad.v1.Simgrad/GetServerInfo"
+        ]
+
+
 def test_a_drain_sends_what_waits(start, connect):
     with Collector() as collector:
         server = start(collector.flag)
@@ -314,6 +338,7 @@ def test_spans_that_a_collector_does_not_take_are_counted_and_noted_once(
     notes = [line["message"] for line in lines if "--otlp_endpoint" in line.get("message", "")]
     assert 1 <= len(notes) <= 1 + (time.monotonic() - begin) / 60  # one a minute
     assert "simgrad_trace_spans_total" in notes[0]
+    assert answer is not in_part or "one too many" in notes[0]
 
 
 def test_each_span_is_counted_once(start, connect):
@@ -326,7 +351,7 @@ def test_each_span_is_counted_once(start, connect):
         found = eventually(
             lambda: (found := counts(server)) and sum(found.values()) == len(collector.spans) and found
         )
-        # Of each batch one span is refused.
+        # The collector refuses one span of each batch.
         assert found["refused"] == collector.calls and found["dropped"] == 0
 
 

@@ -202,6 +202,8 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
       {"--otlp_endpoint=collector", "HOST:PORT"},
       {"--otlp_endpoint=:4317", "HOST:PORT"},
       {"--otlp_endpoint=collector:0", "HOST:PORT"},
+      {"--otlp_endpoint=collector: 4317", "HOST:PORT"},
+      {"--otlp_endpoint=collector:+4317", "HOST:PORT"},
       {"--otlp_endpoint=collector:65536", "HOST:PORT"},
       {"--otlp_endpoint=http://collector:4317", "without a scheme"},
       {"--otlp_endpoint=::1:4317", "[::1]:4317"},

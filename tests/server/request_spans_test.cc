@@ -145,7 +145,7 @@ TEST(RequestSpans, TextIsUtf8AndCutWhateverItWas) {
   record.message = "\xFF" + std::string(1000, 'x');
   record.caller = "m\xC3\xBCller\x80";
   const Span span = SpansOf(record).at(0);
-  EXPECT_EQ(span.status().message(), "\xC3\xBF" + std::string(kMostOfMessage - 1, 'x'));
+  EXPECT_EQ(span.status().message(), "\xC3\xBF" + std::string(kMostOfText - 1, 'x'));
   EXPECT_EQ(span.attributes(5).key(), "simgrad.caller");
   EXPECT_EQ(span.attributes(5).value().text(), "m\xC3\x83\xC2\xBCller\xC2\x80");
 }

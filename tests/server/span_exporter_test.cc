@@ -32,13 +32,13 @@ struct Board {
   }
 };
 
-// A collector whose answers a test gives.
+// A collector whose answers a test gives: how many spans it refuses.
 class FakeCollector final : public Collector {
  public:
   using Answer = std::function<absl::StatusOr<int64_t>()>;
   FakeCollector(Board* board, Answer answer) : board_(board), answer_(std::move(answer)) {}
 
-  absl::StatusOr<int64_t> Export(const ExportRequest& request, absl::Time) override {
+  absl::StatusOr<PartialSuccess> Export(const ExportRequest& request, absl::Time) override {
     std::vector<std::string> names;
     for (const Span& span : request.resource_spans(0).scope_spans(0).spans()) {
       names.push_back(span.name());
@@ -47,7 +47,12 @@ class FakeCollector final : public Collector {
       const std::lock_guard lock(board_->mutex);
       board_->batches.push_back(std::move(names));
     }
-    return answer_();
+    const absl::StatusOr<int64_t> refused = answer_();
+    if (!refused.ok()) return refused.status();
+    PartialSuccess success;
+    success.set_rejected_spans(*refused);
+    if (*refused > 0) success.set_error_message("no such tenant");
+    return success;
   }
   void Stop() override {
     if (!stopped_.HasBeenNotified()) stopped_.Notify();
@@ -116,6 +121,8 @@ TEST_F(SpanExporterTest, ASlowCollectorFillsTheQueueAndWhatIsBeyondIsDropped) {
   exporter->Add(Request(2));
   exporter->Add(Request(1));
   EXPECT_EQ(board_.count(SpanEnd::kDropped), 5);
+  ASSERT_EQ(board_.notes.size(), 1u);
+  EXPECT_NE(board_.notes[0].find("too many wait"), std::string::npos);
   go_on.Notify();
   exporter->Close(kLong);
   EXPECT_EQ(board_.count(SpanEnd::kSent), 11);
@@ -170,6 +177,7 @@ TEST_F(SpanExporterTest, AnAnswerSaysHowManyOfABatchAreRefused) {
     EXPECT_EQ(board_.count(SpanEnd::kRefused), refused) << told;
     EXPECT_EQ(board_.count(SpanEnd::kSent), 3 - refused) << told;
   }
+  EXPECT_NE(board_.notes.at(0).find("it refused 1 of 3: no such tenant"), std::string::npos);
 }
 
 TEST_F(SpanExporterTest, WithoutAnAnswerSpansAreDroppedAndAnotherErrorRefusesThem) {

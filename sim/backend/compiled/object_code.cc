@@ -150,8 +150,8 @@ absl::Status AddPassesToEmit(llvm::legacy::PassManager& emit, llvm::TargetMachin
   return absl::OkStatus();
 }
 
-// Functions that a call would outgrow: of one integer sum, a minimum, a sign. With much care the
-// pipeline chooses by itself.
+// A call takes more instructions than these functions: an integer sum, a minimum, a sign. With much
+// care the pipeline chooses by itself. Rare lane functions (widen.h) are inlined with them.
 void InlineTheSmallest(llvm::Module& module, llvm::ModulePassManager& pipeline) {
   constexpr unsigned kMostInstructions = 12;
   for (llvm::Function& function : module) {
@@ -185,7 +185,7 @@ void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Map
   if (care == Care::kMuch) {
     pipeline.addPass(passes.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2));
   } else {
-    InlineTheSmallest(module, pipeline);
+    if (care == Care::kSome) InlineTheSmallest(module, pipeline);
     // Variables become values and what is said twice is said once: it costs less than selecting
     // instructions for it. The rest of -O1 costs as much as it saves later.
     llvm::FunctionPassManager few;

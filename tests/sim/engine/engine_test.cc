@@ -182,7 +182,7 @@ TEST(Engine, SmallerBudgetsRecomputeMoreAndGiveTheSameBitsUntilNothingFits) {
   EXPECT_GT(most_recomputed, 2 * kSteps);
 }
 
-// Checkpoints that stand where the way was begun alone would give 2048 / 2 replays of each step.
+// With a checkpoint at the start alone, each step would run again 2048 / 2 times.
 TEST(Engine, AnIntervalOfManyRangesIsReplayedAFewTimesEach) {
   constexpr int64_t kMany = 2048;
   constexpr int64_t kReplays = 5;  // 11 checkpoints beside the first: binomial(12 + 5, 5) = 6188
