@@ -112,16 +112,16 @@ void StartDetached(std::function<void()> run) {
 }
 
 // Ends the process with `code` at that time, whatever runs or hangs then. A signal before cancels
-// the work of `server`, and leaves the process `words`.
-void EndAt(absl::Time end, absl::Duration words, ExitCode code,
+// the work of `server`, and leaves the process `grace`.
+void EndAt(absl::Time end, absl::Duration grace, ExitCode code,
            const std::shared_ptr<Hurried>& server) {
-  const auto run = [end, words, code, server]() mutable {
+  const auto run = [end, grace, code, server]() mutable {
     const sigset_t signals = EndSignals();
     for (bool hurried = false; absl::Now() < end;) {
       const timespec rest = absl::ToTimespec(end - absl::Now());
       if (sigtimedwait(&signals, nullptr, &rest) < 0 || std::exchange(hurried, true)) continue;
       service::LogNote(service::LogLevel::kWarning, "a second signal; the work is cancelled");
-      end = std::min(end, absl::Now() + words);
+      end = std::min(end, absl::Now() + grace);
       // It may meet what hangs.
       StartDetached([server] { server->CancelWork(); });
     }
@@ -192,8 +192,8 @@ int Serve(const config::ServerConfig& config,
   service::LogNote(service::LogLevel::kInfo, "draining");
   const auto hurried = std::make_shared<Hurried>(&server);
   const absl::Duration spans = config.otlp_endpoint.empty() ? absl::ZeroDuration() : kLastSpans;
-  const absl::Duration words = kLastWords + spans;
-  EndAt(absl::Now() + config.drain_timeout + words, words, kCancelledWork, hurried);
+  const absl::Duration grace = kLastWords + spans;
+  EndAt(absl::Now() + config.drain_timeout + grace, grace, kCancelledWork, hurried);
   const bool drained = server.Drain(config.drain_timeout);
   hurried->Forget();
   server.CloseSpans(spans);

@@ -92,7 +92,7 @@ void Sum(const float* from, int64_t element_stride, int64_t elements, int64_t ro
   SumAny(from, element_stride, elements, rows, to);
 }
 
-// BoundRows, on any processor.
+// BoundRows, compiled for several kinds of processors (wide.h).
 template <class T, class Bits>
 [[gnu::always_inline]] inline void BoundAll(const T* from, int64_t element_stride, int64_t elements,
                                             int64_t count, Bits* least, Bits* largest) {

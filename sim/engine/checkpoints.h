@@ -5,8 +5,8 @@
 // doubles and every other checkpoint is dropped; so nothing needs to be known about the run
 // beforehand. Once the forward run has shown how large the tapes are, the budget may grow up to
 // its limit, if the caller grants it. In reverse, the last checkpoint before the goal is restored,
-// the steps up to a range that fits are run again, and the range is reversed. On that way the free
-// room takes checkpoints where few steps run again later (NextInReverse). No bit depends on any of
+// the steps up to a range that fits are run again, and the range is reversed. Free room on
+// that way takes checkpoints (NextInReverse). No bit depends on any of
 // this (docs/numerics.md section 6).
 // Errors: RESOURCE_EXHAUSTED if one checkpoint and the tape of one step do not fit together, or
 //   if a given interval does not fit.
@@ -49,8 +49,8 @@ class Checkpoints {
   absl::StatusOr<int64_t> RangeBefore(int64_t end, int64_t limit);
   // Restores the last checkpoint at or before `step` and returns its step.
   int64_t RestoreBefore(int64_t step);
-  // On the way from `from` to the range [to, end), whose tape takes `reserved` bytes: the step in
-  // (from, to) at which to save the state; `to`: none.
+  // Returns the step at which to save the state next, on the way from `from` to the range [to, end);
+  // `to` where no state is to be saved. `reserved`: the bytes of the range's tape.
   // Maths: n ranges of this length lie in [from, end), and c - 1 checkpoints have room beside the one
   //   at `from`. If r is the least number with binomial(c + r, c) >= n, the next checkpoint stands
   //   after n r / (c + r) ranges, and no step runs forward again more than r times.

@@ -6,8 +6,9 @@
 namespace simgrad::sim {
 namespace {
 
-// Checkpoints that are worth their memory, those on the way to a range included: of n ranges in an
-// interval, log2(n) let no step run more than about log2(n) / 2 times (checkpoints.h).
+// Checkpoints that are worth their memory. Those on the way to a range are included: with log2(n) of
+// them, no step of an interval of n ranges runs again more than about log2(n) / 2 times
+// (checkpoints.h).
 double CheckpointsOf(const Work& work) {
   const double steps = static_cast<double>(work.batch.steps);
   if (work.checkpoint_interval > 0) {
