@@ -38,7 +38,10 @@ void IncomingCall::OnAccepted(bool ok) {
     if (RefuseUnread()) return;
   }
   if (method_->most_content > 0) content_.emplace(method_->most_content);
-  shared_.uploads->Begin(self_, peer_, {.of_caller = has_caller, .first_of_connection = is_first},
+  shared_.uploads->Begin(self_, peer_,
+                         {.of_caller = has_caller,
+                          .first_of_connection = is_first,
+                          .most_content = method_->most_content},
                          Uploads::Clock::now());
   Read();
 }

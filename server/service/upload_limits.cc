@@ -7,6 +7,7 @@ namespace simgrad::server::service {
 UploadLimits UploadLimitsOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
   UploadLimits limits;
   limits.bytes = std::max(memory_limit_bytes / 4, 2 * config.max_request_bytes);
+  limits.message_bytes = config.max_request_bytes;
   limits.timeout = config.upload_timeout;
   return limits;
 }

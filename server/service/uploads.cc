@@ -17,6 +17,10 @@ constexpr std::chrono::milliseconds kRecently{2};
 constexpr int64_t kSmall = int64_t{64} << 10;
 // An upload that has lasted less is not looked at: nearly all are complete at once.
 constexpr std::chrono::milliseconds kYoung{25};
+// Beside the messages of its uploads a connection brings frames and TLS, 1 byte in 8 at most, and
+// calls that are not taken yet.
+constexpr int64_t kFramesOf = 8;
+constexpr int64_t kReadAhead = int64_t{16} << 20;
 // gRPC frees what an ended upload held a moment later, on threads of its own, and tells nobody: the
 // heap is trimmed these times after much was held.
 constexpr std::array<std::chrono::milliseconds, 4> kTrims{
@@ -29,6 +33,16 @@ scheduling::Refusal TooMuch(int64_t held) {
                        " bytes, more than there is memory for, so this one was given up; send "
                        "fewer at once, or later"),
           absl::Seconds(1)};
+}
+
+// An upload that was given up beside others may be sent again, since another may be the long one.
+scheduling::Refusal TooLong(int64_t held, int64_t most, bool is_alone) {
+  return {scheduling::RefusalReason::kMemory,
+          absl::StrCat("requests of this connection that have not come completely hold ", held,
+                       " bytes, more than the ", most,
+                       " that they may have together, so this one was given up; send less in one "
+                       "request (--max_request_bytes)"),
+          is_alone ? absl::ZeroDuration() : absl::Seconds(1)};
 }
 
 scheduling::Refusal TooLate(const UploadLimits& limits) {
@@ -59,7 +73,8 @@ void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer, Ori
   }
   // A connection of the same name, that has ended, may have left what it delivered.
   const int64_t read = origin.first_of_connection ? 0 : sender.read;
-  sender.open.push_back({std::move(upload), now, origin.of_caller, read - sender.delivered});
+  sender.open.push_back({std::move(upload), now, origin.of_caller,
+                         limits_.message_bytes + origin.most_content, read - sender.delivered});
 }
 
 // Uploads that began later count what had come of this one by then as read before them, until it ends.
@@ -111,30 +126,36 @@ void Uploads::Measure() {
   }
 }
 
-void Uploads::RefuseOldestOf(Peers::iterator found, Refused& refused) {
+bool Uploads::RefuseOldestOf(Peers::iterator found, const scheduling::Refusal& refusal,
+                             Refused& refused) {
   Peer& peer = found->second;
   // Its share, as far as one can tell.
   const int64_t share = peer.held / static_cast<int64_t>(peer.open.size());
-  const scheduling::Refusal refusal = TooMuch(held_);
   refused.emplace_back(Take(peer, peer.open.begin(), share), refusal);
   peer.held -= share;
   held_ -= share;
   given_up_ += share;
-  if (!peer.open.empty()) return;
+  if (!peer.open.empty()) return true;
   held_ -= peer.held;
   peers_.erase(found);
+  return false;
 }
 
-void Uploads::RefuseStrangers(Refused& refused) {
+int64_t Uploads::MostOf(const Peer& peer) {
+  const bool are_strangers = std::none_of(peer.open.begin(), peer.open.end(),
+                                          [](const Open& one) { return one.of_caller; });
+  if (are_strangers) return kMostOfStrangers;
+  int64_t most = kReadAhead;
+  for (const Open& one : peer.open) most += one.most_bytes + one.most_bytes / kFramesOf;
+  return most;
+}
+
+void Uploads::RefuseTooLong(Refused& refused) {
   for (auto peer = peers_.begin(); peer != peers_.end();) {
     const auto next = std::next(peer);
-    const std::vector<Open>& open = peer->second.open;
-    const bool are_strangers =
-        std::none_of(open.begin(), open.end(), [](const Open& one) { return one.of_caller; });
-    for (size_t left = are_strangers ? open.size() : 0;
-         left > 0 && peer->second.held > kMostOfStrangers; --left) {
-      RefuseOldestOf(peer, refused);
-      if (left == 1) break;  // the connection is forgotten with its last
+    const Peer& one = peer->second;
+    for (int64_t most = MostOf(one); one.held > most; most = MostOf(one)) {
+      if (!RefuseOldestOf(peer, TooLong(one.held, most, one.open.size() == 1), refused)) break;
     }
     peer = next;
   }
@@ -145,7 +166,7 @@ void Uploads::RefuseTooMuch(Refused& refused) {
     RefuseOldestOf(std::max_element(
                        peers_.begin(), peers_.end(),
                        [](const auto& a, const auto& b) { return a.second.held < b.second.held; }),
-                   refused);
+                   TooMuch(held_), refused);
   }
 }
 
@@ -178,7 +199,7 @@ void Uploads::Look(Clock::time_point now) {
     held_ = 0;
     if (!young) {
       Measure();
-      RefuseStrangers(refused);
+      RefuseTooLong(refused);
       RefuseTooMuch(refused);
     }
     reserved_.Resize(held_);

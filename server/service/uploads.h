@@ -5,9 +5,10 @@
 // unfinished uploads began, less those of requests completed meanwhile, are the most that its
 // uploads hold. Each look takes that much of the memory budget. Where the sum of all
 // connections exceeds the limit, or the budget has no more, uploads of the connection that holds
-// most are refused, the oldest first; an upload that is not complete in time is refused too. A
-// connection whose uploads are all of no known caller (health calls, unknown methods) holds at most
-// kMostOfStrangers.
+// most are refused, the oldest first; an upload that is not complete in time is refused too. So is
+// the oldest of a connection that holds more than its uploads may have together: gRPC compares a
+// message with its limit only when all of it has come. A connection whose uploads are all of no
+// known caller (health calls, unknown methods) holds at most kMostOfStrangers.
 // gRPC reads some MiB of a request, at most a window of its stream, before its call is taken. These
 // bytes count if the call is the first of its connection; of a later call nobody knows them, as they
 // cannot be told from those of calls before it.
@@ -41,7 +42,8 @@ class Upload {
 };
 
 struct UploadLimits {
-  int64_t bytes = int64_t{1} << 30;
+  int64_t bytes = int64_t{1} << 30;           // of all together
+  int64_t message_bytes = int64_t{64} << 20;  // of one message, the most that gRPC gives out
   absl::Duration timeout = absl::Seconds(120);
 };
 
@@ -58,6 +60,7 @@ class Uploads final : public OpenStream {
   struct Origin {
     bool of_caller = true;  // the caller is known, and has been let in
     bool first_of_connection = false;
+    int64_t most_content = 0;  // bytes that it may bring beyond one message, in further messages
   };
   void Begin(std::shared_ptr<Upload> upload, const std::string& peer, Origin origin,
              Clock::time_point now);
@@ -74,6 +77,7 @@ class Uploads final : public OpenStream {
     std::shared_ptr<Upload> upload;
     Clock::time_point since;
     bool of_caller;
+    int64_t most_bytes;   // that it may have
     int64_t undelivered;  // of the connection when it began
   };
   struct Peer {
@@ -86,13 +90,16 @@ class Uploads final : public OpenStream {
   using Peers = std::unordered_map<std::string, Peer>;
   using Refused = std::vector<std::pair<std::shared_ptr<Upload>, scheduling::Refusal>>;
 
+  // The most bytes that the uploads of a peer may have together.
+  static int64_t MostOf(const Peer& peer);
   // Takes one that ends from its peer; so many bytes went with it.
   static std::shared_ptr<Upload> Take(Peer& peer, std::vector<Open>::iterator one, int64_t bytes);
   void RefuseLate(Clock::time_point now, Refused& refused);
   void Measure();
-  void RefuseStrangers(Refused& refused);
+  void RefuseTooLong(Refused& refused);
   void RefuseTooMuch(Refused& refused);
-  void RefuseOldestOf(Peers::iterator found, Refused& refused);
+  // Returns whether the peer has others.
+  bool RefuseOldestOf(Peers::iterator found, const scheduling::Refusal& refusal, Refused& refused);
   bool IsTrimDue(Clock::time_point now);
 
   const UploadLimits limits_;

@@ -141,6 +141,21 @@ def zeros():
     return b"\1" + len(body).to_bytes(4, "big") + body
 
 
+def test_a_request_far_beyond_the_limit_is_given_up_while_it_comes(server):
+    before = memory(server, "VmHWM")
+    connection = http2.Connection(server.port)
+    stream = connection.start(ROLLOUT)
+    connection.upload(stream, b"\0" + (600 * MIB).to_bytes(4, "big"))
+    sent = 0
+    while b"--max_request_bytes" not in connection.received and sent < 500 * MIB:
+        sent += connection.upload(stream, bytes(4 * MIB), timeout=0.1)
+        time.sleep(0.01)
+    assert 64 * MIB < sent < 300 * MIB
+    assert memory(server, "VmHWM") < before + 350 * MIB
+    assert ask(server)
+    connection.close()
+
+
 class TestCompression:
     @pytest.mark.parametrize("path", [INFO, ROLLOUT, HEALTH, "/no.such/Method"])
     @pytest.mark.parametrize(

@@ -22,6 +22,10 @@ struct Recorded final : Upload {
 
 class UploadsTest : public testing::Test {
  protected:
+  explicit UploadsTest(UploadLimits limits = {100 * kMiB, 100 * kMiB, absl::Seconds(10)})
+      : uploads_(
+            limits, memory_, [this](const std::string& peer) { return read_[peer]; },
+            [this] { ++trims_; }) {}
   std::shared_ptr<Recorded> Begin(const std::string& peer, Uploads::Origin origin = {}) {
     auto upload = std::make_shared<Recorded>();
     uploads_.Begin(upload, peer, origin, now_);
@@ -36,10 +40,7 @@ class UploadsTest : public testing::Test {
   std::map<std::string, int64_t> read_;
   Clock::time_point now_ = Clock::time_point() + std::chrono::hours(1);
   scheduling::MemoryBudget memory_{1000 * kMiB};
-  Uploads uploads_{{100 * kMiB, absl::Seconds(10)},
-                   memory_,
-                   [this](const std::string& peer) { return read_[peer]; },
-                   [this] { ++trims_; }};
+  Uploads uploads_;
 };
 
 TEST_F(UploadsTest, WithinTheLimitStay) {
@@ -192,6 +193,51 @@ TEST_F(UploadsTest, OfStrangersAreSmall) {
   EXPECT_EQ(stranger->refusal->reason, RefusalReason::kMemory);
   EXPECT_FALSE(caller->refusal);
   EXPECT_FALSE(beside->refusal);  // whose bytes they are cannot be told
+}
+
+// gRPC says that a message is too long when all of it has come.
+class LongUploads : public UploadsTest {
+ protected:
+  LongUploads() : UploadsTest({1000 * kMiB, 16 * kMiB, absl::Seconds(10)}) {}
+};
+
+TEST_F(LongUploads, AreRefusedOnceTheyHoldMoreThanAMessageMay) {
+  const auto beside = Begin("b");
+  const auto one = Begin("a");
+  read_["a"] = read_["b"] = 33 * kMiB;  // 16 of the message, 1 beside it in 8, 16 of other calls
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(one->refusal);
+  read_["a"] = 36 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  ASSERT_TRUE(one->refusal);
+  EXPECT_EQ(one->refusal->reason, RefusalReason::kMemory);
+  EXPECT_EQ(one->refusal->retry_after, absl::ZeroDuration());
+  EXPECT_NE(one->refusal->message.find("--max_request_bytes"), std::string::npos);
+  EXPECT_FALSE(beside->refusal);
+  EXPECT_EQ(uploads_.bytes(), 33 * kMiB);
+}
+
+TEST_F(LongUploads, OfAConnectionAreJudgedTogether) {
+  const auto first = Begin("a"), second = Begin("a"), third = Begin("a");
+  read_["a"] = 70 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(first->refusal);
+  read_["a"] = 100 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  ASSERT_TRUE(first->refusal);
+  EXPECT_GT(first->refusal->retry_after, absl::ZeroDuration());  // it may be another's bytes
+  EXPECT_TRUE(second->refusal);
+  EXPECT_FALSE(third->refusal);  // 33 of the 100 are its share
+}
+
+TEST_F(LongUploads, MayBringContentInFurtherMessages) {
+  const auto one = Begin("a", {.most_content = 200 * kMiB});
+  read_["a"] = 240 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(one->refusal);
+  read_["a"] = 270 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_TRUE(one->refusal);
 }
 
 TEST_F(UploadsTest, LiveNoLongerThanTheyAreOpen) {
