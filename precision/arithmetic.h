@@ -59,6 +59,27 @@ SIMGRAD_HD inline double Mod(Format format, double a, double b) {
 // infinite b: a.
 SIMGRAD_HD inline double Rem(double a, double b) { return Canonical(::fmod(a, b)); }
 
+// Whether FmodOfModerate(a, b) is fmod(a, b): both finite, b no zero, and |a / b| below a bound.
+template <Format F>
+SIMGRAD_HD inline bool IsModerateQuotient(double a, double b) {
+  constexpr double kBelow = F == Format::kF64 ? 0x1p52 : 0x1p28;
+  return Abs(a) < kBelow * Abs(b) && Abs(b) < DoubleOf(kDoubleInfinityBits);
+}
+
+// fmod in straight code. With q the rounded quotient of magnitudes without its fraction:
+// f32 and narrower: below an integer n <= 2^28 a / b is at least 2^-24 below it, as n b - a is no
+//   less than the last place of b, so its 53 bits stay below n, and q is right. q b has at most
+//   28 + 24 bits, and a - q b, a multiple of a last place and less than b, is exact.
+// f64: a / b may round up to n. Then the remainder is negative, and b too small.
+template <Format F>
+SIMGRAD_HD inline double FmodOfModerate(double a, double b) {
+  const double x = Abs(a), y = Abs(b);
+  const double q = Floor(x / y);
+  double r = F == Format::kF64 ? ::fma(-q, y, x) : x - q * y;
+  if (F == Format::kF64 && r < 0.0) r += y;
+  return DoubleOf(BitsOf(r) | (BitsOf(a) & (uint64_t{1} << 63)));
+}
+
 // a / b rounded to the format, without its fraction.
 SIMGRAD_HD inline double Quot(Format format, double a, double b) {
   return Trunc(Div(format, a, b));

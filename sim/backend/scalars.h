@@ -512,4 +512,29 @@ TRIGONOMETRIC(kF32, f32)
 TRIGONOMETRIC(kBf16, bf16)
 TRIGONOMETRIC(kF16, f16)
 #undef TRIGONOMETRIC
+// Mod of a moderate quotient; b is no zero.
+template <Format F>
+inline typename Lane<F>::Carrier ModerateMod(typename Lane<F>::Carrier a,
+                                             typename Lane<F>::Carrier b) {
+  using Carrier = typename Lane<F>::Carrier;
+  const Carrier r = static_cast<Carrier>(precision::FmodOfModerate<F>(a, b));
+  const Carrier moved = Lane<F>::Add(r, b);
+  const Carrier zero = b < Carrier{0} ? -Carrier{0} : Carrier{0};
+  const Carrier remainder = (r < Carrier{0}) == (b < Carrier{0}) ? r : moved;
+  return r == Carrier{0} ? zero : remainder;
+}
+#define REMAINDERS(F, s)                                                             \
+  BINARY(usual_mod, F, s, ModerateMod<Format::F>(a, b))                              \
+  BINARY(usual_rem, F, s, precision::FmodOfModerate<Format::F>(a, b))                \
+  SCALAR bool rare_mod_##s(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b) { \
+    return !precision::IsModerateQuotient<Format::F>(a, b);                          \
+  }                                                                                  \
+  SCALAR bool rare_rem_##s(Lane<Format::F>::Carrier a, Lane<Format::F>::Carrier b) { \
+    return !precision::IsModerateQuotient<Format::F>(a, b);                          \
+  }
+REMAINDERS(kF64, f64)
+REMAINDERS(kF32, f32)
+REMAINDERS(kBf16, bf16)
+REMAINDERS(kF16, f16)
+#undef REMAINDERS
 #endif

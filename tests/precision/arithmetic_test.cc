@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "precision/next_after.h"
 #include "tests/precision/format_oracle.h"
 #include "tests/precision/operands.h"
 
@@ -111,6 +112,40 @@ TEST_P(Arithmetic, ModIsTheFlooredRemainderRoundedOnce) {
   }
   mpz_clear(floor);
   mpq_clears(qa, qb, quotient, nullptr);
+}
+
+template <Format F>
+void ExpectFmod(double a, double b) {
+  if (!IsModerateQuotient<F>(a, b)) return;
+  ASSERT_TRUE(SameBits(FmodOfModerate<F>(a, b), std::fmod(a, b))) << std::hexfloat << a << " " << b;
+}
+
+// Multiples of b, and what lies just below and above them, are where a quotient rounds wrongly.
+template <Format F>
+void ExpectFmods() {
+  RandomOperands random(F, 47);
+  const double inf = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 200'000; ++i) {
+    const double b = random.Any();
+    ExpectFmod<F>(random.Any(), b);
+    ExpectFmod<F>(random.Near(b), b);
+    const double factor = std::floor(std::exp2((i % 530) / 10.0));
+    const double multiple = RoundTo(F, factor * b);
+    for (const double a : {multiple, NextAfter(F, multiple, inf), NextAfter(F, multiple, -inf)}) {
+      ExpectFmod<F>(a, b);
+    }
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_FALSE(IsModerateQuotient<F>(inf, 1.0) || IsModerateQuotient<F>(1.0, inf));
+  EXPECT_FALSE(IsModerateQuotient<F>(1.0, 0.0) || IsModerateQuotient<F>(NAN, 1.0));
+  EXPECT_TRUE(IsModerateQuotient<F>(0.0, 1.0) && IsModerateQuotient<F>(-3.0, 2.0));
+}
+
+TEST(FmodOfModerateQuotients, IsExact) {
+  ExpectFmods<Format::kF64>();
+  ExpectFmods<Format::kF32>();
+  ExpectFmods<Format::kBf16>();
+  ExpectFmods<Format::kF16>();
 }
 
 TEST_P(Arithmetic, ModAtZeroAndInfinity) {

@@ -123,7 +123,8 @@ Value* DecisionWriter::PowerOf(const Compared& compared, size_t part) {
 }
 
 // Lanes that lie within a limit of the watch and do not show what it knows.
-Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t part) {
+Value* DecisionWriter::MayMatter(const Compared& compared, bool is_event, Value* watch,
+                                 size_t part) {
   const auto equals = [&](Value* x, uint64_t offset) {
     Value* const bits = BitsIn(x);
     return b_.CreateICmpEQ(bits, FromWatch(watch, offset, bits->getType()->getScalarType()));
@@ -151,15 +152,29 @@ Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t 
   Value* const absolute = FromWatch(
       watch, is_f64 ? offsetof(MarginWatch, absolute_f64) : offsetof(MarginWatch, absolute_f32),
       real);
-  Value* distance;
+  Value *distance, *is_zero;
   if (compared.kind.is_integer) {
     distance = Call("distance_integer", {compared.lhs[part], compared.rhs[part]});
+    is_zero = b_.CreateICmpEQ(compared.lhs[part], compared.rhs[part]);
   } else {
     Value* const power = PowerOf(compared, part);
     known = b_.CreateAnd(known, equals(power, offsetof(MarginWatch, power)));
     reach = b_.CreateFMul(power, reach);
-    distance = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs,
-                                       b_.CreateFSub(compared.lhs[part], compared.rhs[part]));
+    Value* const margin = b_.CreateFSub(compared.lhs[part], compared.rhs[part]);
+    distance = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, margin);
+    is_zero =
+        b_.CreateICmpEQ(BitsIn(margin), llvm::Constant::getNullValue(BitsIn(margin)->getType()));
+    // The magnitude of a sum may be NaN where its sides are none.
+    auto* const infinity = llvm::ConstantFP::getInfinity(power->getType());
+    if (!compared.extra.empty()) {
+      is_zero = b_.CreateAnd(is_zero, b_.CreateFCmpOLT(power, infinity));
+    }
+  }
+  // Tests of a number against itself (is it NaN?) have no other margin than 0. -0 comes before it.
+  if (is_event) {
+    Value* const least = FromWatch(watch, offsetof(MarginWatch, equal_rank), i32);
+    Value* const is_later = b_.CreateICmpSGE(ranks_[part], least);
+    known = b_.CreateOr(known, b_.CreateAnd(is_zero, is_later));
   }
   Value* const limit = b_.CreateSelect(b_.CreateFCmpOGT(reach, absolute), reach, absolute);
   return b_.CreateAnd(b_.CreateFCmpULE(distance, limit), b_.CreateNot(known));
@@ -169,7 +184,7 @@ void DecisionWriter::Margins(const Compared& compared, bool is_event, Value* col
                              const Vectors& mask, const Vectors& stopped) {
   Vectors candidates;
   for (size_t part = 0; part < parts(); ++part) {
-    candidates.push_back(b_.CreateAnd(mask[part], MayMatter(compared, watch, part)));
+    candidates.push_back(b_.CreateAnd(mask[part], MayMatter(compared, is_event, watch, part)));
   }
   IfRarely(Any(candidates), [&] {
     auto* const scalar = compared.lhs[0]->getType()->getScalarType();

@@ -215,6 +215,7 @@ llvm::Value* Splatted(llvm::IRBuilder<>& builder, llvm::Value* scalar, unsigned 
 bool IsStraight(const llvm::Function& function) {
   if (function.size() != 1) return false;
   for (const llvm::Instruction& i : llvm::instructions(function)) {
+    if (i.getOpcode() == llvm::Instruction::FRem) return false;  // a call of fmod
     if (const auto* call = llvm::dyn_cast<llvm::CallInst>(&i)) {
       if (!llvm::isa<llvm::IntrinsicInst>(call)) return false;
       if (!IsWidenedIntrinsic(call->getIntrinsicID())) return false;

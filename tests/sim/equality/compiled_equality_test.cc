@@ -412,6 +412,67 @@ TEST(CompiledEqualityTest, HugeAnglesBesideModerateOnesGiveTheBitsOfTheReference
   }
 }
 
+// Remainders of moderate and of huge quotients, of zero and infinity, in lanes beside one another.
+TEST(CompiledEqualityTest, HugeQuotientsBesideModerateOnesGiveTheBitsOfTheReference) {
+  for (const char* preset : {"f32", "bf16_safe", "f64"}) {
+    Builder b("remainders");
+    const Var x = b.State("x", {300});
+    const Var y = b.State("y", {300});
+    b.SetNext(
+        {b.Apply(OpCode::kMod, {x, y}) + 3.0 * b.Apply(OpCode::kRem, {7.0 * x, y}), 0.75 * y});
+    const Program world = *b.Finish();
+    precision::PolicySpec spec;
+    spec.preset = preset;
+    Work work = tests::WorkOf(*Lower(world, tests::PolicyOf(spec), "", std::nullopt), 2, 2);
+    std::vector<double> dividends, divisors;
+    for (int k = 0; k < 600; ++k) {
+      const double size = k % 37 == 0 ? 1e30 * k : k % 41 == 0 ? INFINITY : 0.25 * (k % 50);
+      dividends.push_back(k % 2 == 0 ? size : -size);
+      const double divisor = k % 29 == 0 ? 0.0 : k % 31 == 0 ? INFINITY : 0.01 * (k % 70);
+      divisors.push_back(k % 3 == 0 ? divisor : -divisor);
+    }
+    work.batch.inputs[0] = {tests::Doubles(dividends, {2, 300}), true, false};
+    work.batch.inputs[1] = {tests::Doubles(divisors, {2, 300}), true, false};
+    for (const Mapping mapping : {Mapping::kElements, Mapping::kLanes}) {
+      ExpectSame(work.batch, {.recording = Recording::kSummary}, {.mapping = mapping}, 1);
+    }
+  }
+}
+
+// Sides that are equal, of either sign of zero too, in tests of a number against itself and others.
+TEST(CompiledEqualityTest, EqualSidesOfTestsGiveTheMarginsOfTheReference) {
+  Builder b("equals");
+  const Var x = b.State("x", {40});
+  const Var y = b.State("y", {40});
+  const Var same = b.Event("same", x, Comparison::kNe, x);
+  const Var other = b.Event("other", x, Comparison::kLt, y);
+  b.SetNext({Select(same, y, 0.5 * x), Select(other, y, x)});
+  const Program world = *b.Finish();
+  precision::PolicySpec spec;
+  spec.preset = "f32";
+  Work work = tests::WorkOf(*Lower(world, tests::PolicyOf(spec), "", std::nullopt), 37, 3);
+  Random random(7);
+  const std::vector<double> few = {0.0, -0.0, 0.0, -0.0, 1.0, -2.0, INFINITY, NAN};
+  std::vector<double> xs, ys;
+  for (int k = 0; k < 37 * 40; ++k) {
+    const int last = k < 20 * 40 ? 5 : 7;  // so that some instances are finite
+    xs.push_back(few[static_cast<size_t>(random.Integer(0, last))]);
+    ys.push_back(few[static_cast<size_t>(random.Integer(0, last))]);
+  }
+  work.batch.inputs[0] = {tests::Doubles(xs, {37, 40}), true, false};
+  work.batch.inputs[1] = {tests::Doubles(ys, {37, 40}), true, false};
+  work.options.recording = Recording::kSummary;
+  const auto expected = Observe(MakeReferenceExecutor(), work);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const Mapping mapping : {Mapping::kElements, Mapping::kLanes}) {
+    const auto actual =
+        Observe(compiled::MakeCompiledExecutor(compiled::KernelOptions{.mapping = mapping}), work);
+    ASSERT_TRUE(actual.ok()) << actual.status();
+    const std::optional<std::string> difference = FirstDifference(*expected, *actual);
+    EXPECT_FALSE(difference.has_value()) << *difference;
+  }
+}
+
 // As ExpectEqualToReference (expect_equal.h) does for the other executors, for fewer cases: every one
 // is compiled.
 TEST(CompiledEqualityTest, TheEngineGetsTheAnswersOfTheReference) {
