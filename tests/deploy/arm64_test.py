@@ -165,6 +165,32 @@ def test_recorded_answers_of_releases_come_from_the_emulated_server(servers):
     assert done.returncode == 0, done.stdout[-4000:]
 
 
+PROGRAMS = [
+    "precision/rounding_test",
+    "precision/lane_rounding_test",
+    "precision/arithmetic_test",
+    "precision/float_environment_test",
+    "precision/narrow_elementary_test",
+    "precision/elementary_test",
+    "sim/equality/simgrad_compiled_equality_test",
+    "sim/simgrad_engine_test",
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_programs_of_numbers_pass_under_emulation(built, program):
+    subprocess.run([ROOT / "scripts/build", "arm64", program.rpartition("/")[2]], check=True)
+    binary = ROOT / "build/arm64/tests" / program
+    done = subprocess.run(
+        ["qemu-aarch64-static", "-L", SYSROOT, binary, "--gtest_brief=1"],
+        env={k: v for k, v in os.environ.items() if k != "SIMGRAD_LONG"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "PASSED" in done.stdout, done.stdout[-4000:]
+
+
 ARM64_BASE, ARM64_IMAGE = "localhost/simgrad-test-base-arm64", "localhost/simgrad-test-arm64"
 
 
