@@ -141,7 +141,8 @@ def test_rollouts_and_gradients_have_the_bits_of_x86_64(servers, configuration, 
     gradient = lambda client: client.gradient(world, objective="final_height", policy=policy, **asked)
     both = on_both(servers, gradient)
     assert unequal(*both) == []
-    assert np.any(both[0].params["k"] != 0)
+    # Clamped impulses are what the last step ends with: no gradient passes them.
+    assert np.any(both[0].initial["y"] != 0) != configuration.get("clamp", False)
 
 
 @pytest.mark.long
