@@ -172,9 +172,7 @@ PROGRAMS = [
     "precision/arithmetic_test",
     "precision/float_environment_test",
     "precision/narrow_elementary_test",
-    "precision/elementary_test",
     "sim/equality/simgrad_compiled_equality_test",
-    "sim/simgrad_engine_test",
 ]
 
 
