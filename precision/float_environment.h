@@ -37,8 +37,8 @@ class ScopedFloatEnvironment {
   static uint64_t Control() { return _mm_getcsr(); }
   static void SetControl(uint64_t control) { _mm_setcsr(static_cast<uint32_t>(control)); }
 #elif defined(__aarch64__)
-  // FPCR: FZ is bit 24, FZ16 bit 19.
-  static constexpr uint64_t kFlushBits = (uint64_t{1} << 24) | (uint64_t{1} << 19);
+  // FPCR: FZ is bit 24, FZ16 bit 19; of newer processors FIZ, which flushes operands, bit 0.
+  static constexpr uint64_t kFlushBits = (uint64_t{1} << 24) | (uint64_t{1} << 19) | 1;
   static uint64_t Control() {
     uint64_t control;
     asm volatile("mrs %0, fpcr" : "=r"(control));

@@ -36,8 +36,12 @@ class Buildah:
     def __call__(self, *arguments, **options):
         return run(*self.command, *arguments, **options)
 
-    def import_base(self):
-        """Debian's smallest system as an image, with this machine's sources of packages, Debian's and Python's."""
+    def import_base(self, tag=BASE, architecture=None):
+        """Debian's smallest system as an image, with this machine's sources of packages, Debian's and Python's.
+
+        `architecture`: Debian's name of another than this machine's, whose programs the kernel can start.
+        """
+        foreign = [f"--architectures={architecture}"] if architecture else []
         archive = self.folder / "base.tar"
         settings = self.folder / "99-of-this-machine"
         lines = run("apt-config", "dump").splitlines()
@@ -45,15 +49,17 @@ class Buildah:
         run(
             "mmdebstrap",
             "--variant=minbase",
+            *foreign,
             f"--customize-hook=copy-in {settings} /etc/apt/apt.conf.d",
             "bookworm",
             str(archive),
         )
-        container = self("from", "scratch").strip()
+        platform = [f"--arch={architecture}"] if architecture else []
+        container = self("from", *platform, "scratch").strip()
         self("add", "--quiet", container, str(archive), "/")
         for file, place in self._pip_settings().items():
             self("copy", "--quiet", container, str(file), place)
-        self("commit", "--quiet", "--rm", container, BASE)
+        self("commit", "--quiet", "--rm", container, tag)
         archive.unlink()
 
     def _pip_settings(self):
@@ -97,11 +103,11 @@ class Buildah:
                         target.write_bytes(archive.read(name))
         return cuda
 
-    def build(self, tag, dockerfile, context, **arguments):
-        """An image; `arguments` are build arguments."""
+    def build(self, tag, dockerfile, context, *options, **arguments):
+        """An image; `options` are buildah's, `arguments` are build arguments."""
         given = [f"--build-arg={name}={value}" for name, value in arguments.items()]
         how = ["--isolation=chroot", "--pull-never", "--format=docker", f"--file={dockerfile}"]
-        self("bud", *how, *given, f"--tag={tag}", str(context), timeout=7200)
+        self("bud", *how, *options, *given, f"--tag={tag}", str(context), timeout=7200)
 
     def digest(self, tag):
         """sha256:..., as a registry gives it for a tag."""
@@ -110,6 +116,10 @@ class Buildah:
     def configuration(self, tag):
         """The image's configuration, with Docker's names."""
         return json.loads(self("inspect", "--type=image", tag))["Docker"]["config"]
+
+    def architecture(self, tag):
+        """By Go's name, which is Debian's for arm64."""
+        return json.loads(self("inspect", "--type=image", tag))["Docker"]["architecture"]
 
     def unpack(self, tag):
         """A container's root file system, mounted at the path returned."""

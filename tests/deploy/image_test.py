@@ -43,7 +43,7 @@ def of(stage, name):
 
 def test_every_base_image_is_an_argument():
     bases = [arguments for _, name, arguments in instructions() if name == "FROM"]
-    own = {"build", "packages", "materials", "runtime"}
+    own = {"build", "packages", "materials", "runtime", "scratch"}
     assert [base for base in bases if base.split()[0] not in own] == [
         "${BUILD_BASE}${BUILD_DIGEST:+@${BUILD_DIGEST}} AS build",
         "${RUNTIME_BASE}${RUNTIME_DIGEST:+@${RUNTIME_DIGEST}} AS packages",
@@ -78,8 +78,13 @@ def test_terms_and_bill_of_materials_are_made_from_what_is_linked_and_come_along
     assert "LICENSE NOTICE /out/documents/" in of("build", "COPY")
 
 
+def copied_from_the_context():
+    lines = [line for line in of("build", "COPY") if not line.startswith("--from=")]
+    return [source for line in lines for source in line.split()[:-1]]
+
+
 def test_what_is_copied_exists_and_is_no_more_than_the_build_needs():
-    sources = [s for line in of("build", "COPY") for s in line.split()[:-1]]
+    sources = copied_from_the_context()
     assert all((ROOT / source).exists() for source in sources)
     assert not {"tests", "client", "docs", "deploy", "."} & set(sources)
 
@@ -89,8 +94,7 @@ def test_the_context_is_what_is_copied_and_nothing_else():
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     everything, *taken = [line for line in lines if not line.startswith("#")]
     assert everything == "*"
-    copied = {s for line in of("build", "COPY") for s in line.split()[:-1]}
-    assert sorted(taken) == sorted(f"!{source}" for source in copied)
+    assert sorted(taken) == sorted(f"!{source}" for source in set(copied_from_the_context()))
 
 
 def test_the_build_installs_what_scripts_setup_does():

@@ -44,8 +44,9 @@ def test_panels_that_the_runbook_sends_to_exist():
 
 
 def test_flags_exist():
-    # Flags of helm, docker, kubectl, git and scripts/wheels.
+    # Flags of helm, docker, kubectl, git, ctest and scripts/wheels.
     others = {"namespace", "set", "from", "create", "reuse", "build", "previous", "short", "reset", "client"}
+    others |= {"platform", "load", "preset"}
     named = set(re.findall(r"--([a-z_]+)\b", CLIENT_COMMAND.sub("", PAGE))) - others
     assert {"drain_timeout", "near_band_ulps"} <= named <= server_flags()
 

@@ -4,6 +4,8 @@
 
 #include <cfenv>
 
+#include "tests/precision/hostile_environment.h"
+
 namespace simgrad::precision {
 namespace {
 
@@ -32,18 +34,18 @@ TEST(ScopedFloatEnvironment, RoundsToNearestInsideAndRestoresTheModeOutside) {
   EXPECT_EQ(restored, FE_UPWARD);
 }
 
-#if defined(__x86_64__)
+#ifdef SIMGRAD_HOSTILE_ENVIRONMENT
 TEST(ScopedFloatEnvironment, KeepsSubnormalsInsideAndRestoresFlushingOutside) {
-  const unsigned saved = _mm_getcsr();
-  _mm_setcsr(saved | 0x8040);
-  const double outside = Half(0x1p-1022);
-  double inside = 0.0;
+  double outside, inside, after;
   {
-    ScopedFloatEnvironment environment;
-    inside = Half(0x1p-1022);
+    const tests::HostileEnvironment hostile;
+    outside = Half(0x1p-1022);
+    {
+      ScopedFloatEnvironment environment;
+      inside = Half(0x1p-1022);
+    }
+    after = Half(0x1p-1022);
   }
-  const double after = Half(0x1p-1022);
-  _mm_setcsr(saved);
   EXPECT_EQ(outside, 0.0);
   EXPECT_EQ(inside, 0x1p-1023);
   EXPECT_EQ(after, 0.0);

@@ -13,11 +13,8 @@
 #include <vector>
 
 #include "tests/precision/format_oracle.h"
+#include "tests/precision/hostile_environment.h"
 #include "tests/precision/operands.h"
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 namespace simgrad::precision {
 namespace {
@@ -377,20 +374,22 @@ TEST(RoundTo, ShareOfLogUniformValuesLostInF16) {
   EXPECT_NEAR(static_cast<double>(lost) / n, 0.229, 0.0005 + 4.0 / n);
 }
 
-#if defined(__x86_64__)
+#ifdef SIMGRAD_HOSTILE_ENVIRONMENT
 __attribute__((noinline)) double RoundOutOfLine(Format format, double x) {
-  return RoundTo(format, x);
+  volatile double operand = x;  // else a call may move over a change of the environment
+  return RoundTo(format, operand);
 }
 
 TEST(RoundTo, FlushToZeroAndRoundingModeOfTheCallerDoNotMatter) {
   const double subnormal = DoubleOf(12345);
-  const unsigned saved = _mm_getcsr();
-  _mm_setcsr(saved | 0x8040 | 0x6000);  // flush to zero, denormals are zero, round toward zero
-  const double f64 = RoundOutOfLine(Format::kF64, subnormal);
-  const double f32 = RoundOutOfLine(Format::kF32, 0x1.8p-149);
-  const double bf16 = RoundOutOfLine(Format::kBf16, 0x1.8p-133);
-  const double f16 = RoundOutOfLine(Format::kF16, 1 + 0x1.8p-11);
-  _mm_setcsr(saved);
+  double f64, f32, bf16, f16;
+  {
+    const tests::HostileEnvironment environment;
+    f64 = RoundOutOfLine(Format::kF64, subnormal);
+    f32 = RoundOutOfLine(Format::kF32, 0x1.8p-149);
+    bf16 = RoundOutOfLine(Format::kBf16, 0x1.8p-133);
+    f16 = RoundOutOfLine(Format::kF16, 1 + 0x1.8p-11);
+  }
   EXPECT_EQ(BitsOf(f64), 12345u);
   EXPECT_EQ(f32, 0x1p-148);
   EXPECT_EQ(bf16, 0x1p-132);

@@ -3,6 +3,7 @@
 #include <llvm/ExecutionEngine/Orc/LLJIT.h>
 #include <llvm/Object/ObjectFile.h>
 #include <llvm/Support/MemoryBuffer.h>
+#include <llvm/Support/Process.h>
 
 #include <utility>
 
@@ -11,21 +12,20 @@
 namespace simgrad::sim::compiled {
 namespace {
 
-constexpr int64_t kPage = 4096;
-
 absl::Status Internal(std::string_view what, llvm::Error error) {
   return absl::InternalError(std::string(what) + ": " + llvm::toString(std::move(error)));
 }
 
 // Sections that are loaded, each on pages of its own kind.
 int64_t LoadedBytes(const llvm::object::ObjectFile& object) {
+  const int64_t page = llvm::sys::Process::getPageSizeEstimate();  // of some arm64 kernels 64 KiB
   int64_t bytes = 0;
   for (const llvm::object::SectionRef& section : object.sections()) {
     if (section.isText() || section.isData() || section.isBSS()) {
       bytes += static_cast<int64_t>(section.getSize());
     }
   }
-  return (bytes + kPage - 1) / kPage * kPage + 2 * kPage;
+  return (bytes + page - 1) / page * page + 2 * page;
 }
 
 }  // namespace

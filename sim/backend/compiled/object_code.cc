@@ -46,12 +46,14 @@ std::string_view CpuOf(Isa isa) {
       return "haswell";
     case Isa::kAvx512:
       return "skylake-avx512";
+    case Isa::kNeon:
+      return "generic";  // ARMv8.0-A, which has NEON
   }
   return "";
 }
 
-// Every feature of the named processor whose instructions the compiler may write. Two kinds are
-// left out: those that it writes only for intrinsics of the same name, and those that only an
+// Every feature of the named x86-64 processor whose instructions the compiler may write. Two kinds
+// are left out: those that it writes only for intrinsics of the same name, and those that only an
 // operating system uses; virtual machines hide some of them. x87 is part of x86-64 and is not
 // reported.
 std::set<std::string> FeaturesOf(Isa isa) {
@@ -105,6 +107,8 @@ absl::StatusOr<std::unique_ptr<llvm::TargetMachine>> TargetOf(Isa isa, Care care
   builder.getOptions().AllowFPOpFusion = llvm::FPOpFusion::Strict;
   auto machine = builder.createTargetMachine();
   if (!machine) return Internal("target", machine.takeError());
+  // Little care takes the quick selector on arm64 too, not the global one.
+  (*machine)->setGlobalISel(false);
   return std::move(*machine);
 }
 
@@ -205,6 +209,17 @@ void Optimize(llvm::Module& module, llvm::TargetMachine& machine, Care care, Map
   pipeline.run(module, modules);
 }
 
+#if !defined(__aarch64__)
+Isa DetectedIsa() {
+  const auto features = llvm::sys::getHostCPUFeatures();
+  std::set<std::string> present;
+  for (const auto& feature : features) {
+    if (feature.second) present.insert(feature.first().str());
+  }
+  return BestIsaOf(present);
+}
+#endif
+
 }  // namespace
 
 void InitializeTarget() {
@@ -215,13 +230,22 @@ void InitializeTarget() {
   });
 }
 
-Isa BestIsa() {
-  const auto features = llvm::sys::getHostCPUFeatures();
-  std::set<std::string> present;
-  for (const auto& feature : features) {
-    if (feature.second) present.insert(feature.first().str());
-  }
-  return BestIsaOf(present);
+Isa BestIsa() { return IsasOfThisMachine().back(); }
+
+const std::vector<Isa>& IsasOfThisMachine() {
+#if defined(__aarch64__)
+  static const std::vector<Isa> isas = {Isa::kNeon};
+#else
+  static const std::vector<Isa> isas = [] {
+    std::vector<Isa> narrower_first;
+    const Isa best = DetectedIsa();
+    for (Isa isa : {Isa::kSse2, Isa::kAvx2, Isa::kAvx512}) {
+      if (isa <= best) narrower_first.push_back(isa);
+    }
+    return narrower_first;
+  }();
+#endif
+  return isas;
 }
 
 Isa BestIsaOf(const std::set<std::string>& features) {
@@ -239,14 +263,16 @@ std::string_view IsaName(Isa isa) {
     case Isa::kAvx2:
       return "avx2";
     case Isa::kAvx512:
+      return "avx512";
+    case Isa::kNeon:
       break;
   }
-  return "avx512";
+  return "neon";
 }
 
 bool FusesMultiplyAdd(Isa isa) { return isa != Isa::kSse2; }
 
-int FloatLanes(Isa isa) { return isa == Isa::kSse2 ? 4 : isa == Isa::kAvx2 ? 8 : 16; }
+int FloatLanes(Isa isa) { return isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4; }
 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
                                           Mapping mapping, const WorkMeter::StopCallback& stop) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "sim/work_meter.h"
@@ -24,10 +25,12 @@ namespace simgrad::sim::compiled {
 // Makes LLVM know this machine. Compiling and loading do it first; repeated calls do nothing.
 void InitializeTarget();
 
-// The vectors of this machine.
-enum class Isa : uint8_t { kSse2, kAvx2, kAvx512 };
+// Kinds of vectors: three of x86-64, one of arm64.
+enum class Isa : uint8_t { kSse2, kAvx2, kAvx512, kNeon };
+// Those that this machine has, narrower ones first; the last is the best.
+const std::vector<Isa>& IsasOfThisMachine();
 Isa BestIsa();
-// The widest vectors of a processor with these features, by LLVM's names for them. Code for an Isa may
+// The widest vectors of an x86-64 processor with these features, by LLVM's names for them. Code for an Isa may
 // use every feature of the processor that it is compiled for, not only its vectors.
 Isa BestIsaOf(const std::set<std::string>& features);
 std::string_view IsaName(Isa isa);

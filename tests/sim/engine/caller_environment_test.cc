@@ -1,33 +1,21 @@
 // What the calling thread has done to its float environment changes no bit of a run.
-#if defined(__x86_64__)
-
 #include <gtest/gtest.h>
-#include <xmmintrin.h>
 
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
 
+#include "tests/precision/hostile_environment.h"
 #include "tests/sim/cpu_executor.h"
 #include "tests/sim/work_maker.h"
+
+#ifdef SIMGRAD_HOSTILE_ENVIRONMENT
 
 namespace simgrad {
 namespace {
 
 using sim::InputKind;
-
-// Flush to zero, denormals are zero, round toward zero; as it was on destruction.
-class HostileEnvironment {
- public:
-  HostileEnvironment() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040 | 0x6000); }
-  ~HostileEnvironment() { _mm_setcsr(saved_); }
-  HostileEnvironment(const HostileEnvironment&) = delete;
-  HostileEnvironment& operator=(const HostileEnvironment&) = delete;
-
- private:
-  const unsigned saved_;
-};
 
 // Balls without gravity, pressed into the floor by subnormal depths: flushing stops them, and
 // rounding elsewhere moves them.
@@ -67,7 +55,7 @@ TEST(CallerEnvironment, FlushingAndRoundingOfTheCallerChangeNoBit) {
       volatile double subnormal = std::numeric_limits<double>::denorm_min();
       volatile double flushed = 1.0;
       auto hostile = [&] {
-        const HostileEnvironment environment;
+        const tests::HostileEnvironment environment;
         flushed = subnormal + subnormal;
         return engine.Execute(std::move(work), nobody);
       }();

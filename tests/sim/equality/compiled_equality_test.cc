@@ -259,7 +259,7 @@ Choices ChoicesOf(uint64_t seed, Mapping mapping) {
   Random random(seed ^ (mapping == Mapping::kLanes ? 1u : 0xE1E3E275u));  // all pairs within 60
   Choices made;
   made.kernel.mapping = mapping;
-  made.kernel.isa = static_cast<Isa>(random.Integer(0, static_cast<int64_t>(compiled::BestIsa())));
+  made.kernel.isa = random.Pick(compiled::IsasOfThisMachine());
   made.kernel.effort = random.Pick<Effort>({Effort::kQuick, Effort::kBest});
   if (mapping == Mapping::kLanes) made.kernel.parts = static_cast<int>(random.Integer(1, 2));
   made.kernel.near_zero = random.Integer(0, 3) == 0;
@@ -290,7 +290,7 @@ std::set<std::string> PairsOf(const Choices& choices) {
 
 // Of the choices above, by PairsOf: isa, effort, recording, cut, near_zero, chunk.
 size_t PairsThatThereAre() {
-  const size_t sizes[] = {static_cast<size_t>(compiled::BestIsa()) + 1, 2, 4, 3, 2, 2};
+  const size_t sizes[] = {compiled::IsasOfThisMachine().size(), 2, 4, 3, 2, 2};
   size_t pairs = 0;
   for (size_t i = 0; i < std::size(sizes); ++i) {
     for (size_t j = 0; j < i; ++j) pairs += sizes[i] * sizes[j];

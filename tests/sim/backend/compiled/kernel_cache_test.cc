@@ -97,7 +97,7 @@ TEST_F(KernelCacheTest, TheKeySaysWhatIsRecordedAndForWhichMachine) {
   keys.push_back(key());
   request.options.parts = 1;
   keys.push_back(key());
-  request.options.isa = Isa::kSse2;
+  request.options.isa = BestIsa() == Isa::kSse2 ? Isa::kAvx2 : Isa::kSse2;
   keys.push_back(key());
   request.writer.inputs[0].per_lane = !request.writer.inputs[0].per_lane;
   keys.push_back(key());

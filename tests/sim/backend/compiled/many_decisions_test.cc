@@ -70,8 +70,7 @@ Work WorkOfCase(const Case& c) {
 void ExpectEqualToReference(const Work& work, const std::string& what) {
   const auto expected = equality::Observe(MakeReferenceExecutor(), work);
   ASSERT_TRUE(expected.ok()) << expected.status();
-  for (int k = 0; k <= static_cast<int>(compiled::BestIsa()); ++k) {
-    const compiled::Isa isa = static_cast<compiled::Isa>(k);
+  for (const compiled::Isa isa : compiled::IsasOfThisMachine()) {
     for (const int parts : {1, 2}) {
       // In pieces too, where nothing hides what they forget.
       const std::shared_ptr<Executor> executor = compiled::MakeCompiledExecutor(
