@@ -176,7 +176,9 @@ std::vector<Binding> RandomBindings(Feed& feed, const Program& program, const Ba
     if (!input.weights) continue;
     // All instances share them. As much is drawn as for a param, so that a seed's case stays the same.
     binding.per_instance = false;
-    Tensor first = Tensor::Zeros(binding.tensor.dtype, {binding.tensor.count() / copies});
+    const Type& type = program[input.value].type;
+    if (copies == 0) binding.tensor = RandomTensor(feed, type, 1);
+    Tensor first = Tensor::Zeros(binding.tensor.dtype, {ElementCount(type.shape)});
     for (int64_t k = 0; k < first.count(); ++k) first.Set(k, binding.tensor.Get(k));
     binding.tensor = std::move(first);
   }
