@@ -67,10 +67,10 @@ SIMGRAD_HD inline bool IsModerateQuotient(double a, double b) {
 }
 
 // fmod in straight code. With q the rounded quotient of magnitudes without its fraction:
-// f32 and narrower: below an integer n <= 2^28 a / b is at least 2^-24 below it, as n b - a is no
-//   less than the last place of b, so its 53 bits stay below n, and q is right. q b has at most
-//   28 + 24 bits, and a - q b, a multiple of a last place and less than b, is exact.
-// f64: a / b may round up to n. Then the remainder is negative, and b too small.
+// f32 and narrower: a quotient below an integer n <= 2^28 is at most n - 2^-24, because n b - a is at
+//   least 2^-24 b. So its 53 bits stay below n, and q is right. q b has at most 28 + 24 bits, and
+//   a - q b, a multiple of a last place and less than b, is exact.
+// f64: a / b may round up to n. Then a - n b, exact as it is small, is the remainder less b.
 template <Format F>
 SIMGRAD_HD inline double FmodOfModerate(double a, double b) {
   const double x = Abs(a), y = Abs(b);

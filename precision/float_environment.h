@@ -37,7 +37,7 @@ class ScopedFloatEnvironment {
   static uint64_t Control() { return _mm_getcsr(); }
   static void SetControl(uint64_t control) { _mm_setcsr(static_cast<uint32_t>(control)); }
 #elif defined(__aarch64__)
-  // FPCR: FZ is bit 24, FZ16 bit 19; of newer processors FIZ, which flushes operands, bit 0.
+  // FPCR: FZ is bit 24, FZ16 bit 19 and, on newer processors, FIZ (flushes operands) bit 0.
   static constexpr uint64_t kFlushBits = (uint64_t{1} << 24) | (uint64_t{1} << 19) | 1;
   static uint64_t Control() {
     uint64_t control;

@@ -16,6 +16,7 @@ enum class RefusalReason : uint8_t {
   kInFlight,  // the caller's own limit of requests at once
   kRate,      // the caller's own limit of instance-steps per second
   kShare,     // the caller's own limit of memory
+  kLength,    // it is longer than a request may be
 };
 
 struct Refusal {

@@ -140,6 +140,10 @@ grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string&
       message.set_code(grpc::StatusCode::RESOURCE_EXHAUSTED);
       reason = "CALLER_LIMIT";
       break;
+    case scheduling::RefusalReason::kLength:
+      message.set_code(grpc::StatusCode::RESOURCE_EXHAUSTED);
+      reason = "LIMIT_EXCEEDED";
+      break;
     case scheduling::RefusalReason::kDeadline:
       message.set_code(grpc::StatusCode::DEADLINE_EXCEEDED);
       reason = "DEADLINE";
@@ -173,6 +177,7 @@ std::string RefusalLabel(scheduling::RefusalReason reason) {
     case scheduling::RefusalReason::kInFlight:
     case scheduling::RefusalReason::kRate:
     case scheduling::RefusalReason::kShare:
+    case scheduling::RefusalReason::kLength:
       return "caller";
   }
   return "full";

@@ -34,8 +34,10 @@ void IncomingCall::OnAccepted(bool ok) {
   const bool has_caller = method_->service == IncomingMethod::Of::kSimgrad;
   if (has_caller) {
     caller_ = CallerOf(context_, shared_.token_gate, shared_.scheduler->callers());
+    const bool is_unread = !caller_.ok() || RefuseUnread();
+    if (is_unread) shared_.uploads->Unread(peer_);
     if (!caller_.ok()) return Serve();
-    if (RefuseUnread()) return;
+    if (is_unread) return;
   }
   if (method_->most_content > 0) content_.emplace(method_->most_content);
   shared_.uploads->Begin(self_, peer_,
@@ -97,7 +99,10 @@ void IncomingCall::Serve() {
 
 void IncomingCall::Refuse(const scheduling::Refusal& refusal) {
   if (!Becomes(State::kEnded)) return;
-  shared_.metrics->queue_rejected.at(RefusalLabel(refusal.reason)).Increment();
+  // One that is too long was never for the queue.
+  if (refusal.reason != scheduling::RefusalReason::kLength) {
+    shared_.metrics->queue_rejected.at(RefusalLabel(refusal.reason)).Increment();
+  }
   if (method_->service == IncomingMethod::Of::kSimgrad) {
     refused_.emplace(*shared_.metrics, method_->name);
   }

@@ -25,6 +25,8 @@ void CountRefusal(metrics::ServerMetrics& metrics, scheduling::RefusalReason rea
     case RefusalReason::kDeadline:
     case RefusalReason::kDraining:
       return;  // nothing of the caller's doing
+    case RefusalReason::kLength:
+      return;  // no limit of the caller's own
   }
 }
 

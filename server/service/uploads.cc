@@ -17,10 +17,11 @@ constexpr std::chrono::milliseconds kRecently{2};
 constexpr int64_t kSmall = int64_t{64} << 10;
 // An upload that has lasted less is not looked at: nearly all are complete at once.
 constexpr std::chrono::milliseconds kYoung{25};
-// Beside the messages of its uploads a connection brings frames and TLS, 1 byte in 8 at most, and
-// calls that are not taken yet.
-constexpr int64_t kFramesOf = 8;
+// Frames and TLS are at most 1 byte for 8 of a message.
+int64_t WithFrames(int64_t bytes) { return bytes + bytes / 8; }
+// The bytes that gRPC reads of calls that are not taken yet, and of one that is answered unread.
 constexpr int64_t kReadAhead = int64_t{16} << 20;
+constexpr int64_t kWindow = int64_t{4} << 20;
 // gRPC frees what an ended upload held a moment later, on threads of its own, and tells nobody: the
 // heap is trimmed these times after much was held.
 constexpr std::array<std::chrono::milliseconds, 4> kTrims{
@@ -33,16 +34,6 @@ scheduling::Refusal TooMuch(int64_t held) {
                        " bytes, more than there is memory for, so this one was given up; send "
                        "fewer at once, or later"),
           absl::Seconds(1)};
-}
-
-// An upload that was given up beside others may be sent again, since another may be the long one.
-scheduling::Refusal TooLong(int64_t held, int64_t most, bool is_alone) {
-  return {scheduling::RefusalReason::kMemory,
-          absl::StrCat("requests of this connection that have not come completely hold ", held,
-                       " bytes, more than the ", most,
-                       " that they may have together, so this one was given up; send less in one "
-                       "request (--max_request_bytes)"),
-          is_alone ? absl::ZeroDuration() : absl::Seconds(1)};
 }
 
 scheduling::Refusal TooLate(const UploadLimits& limits) {
@@ -77,6 +68,15 @@ void Uploads::Begin(std::shared_ptr<Upload> upload, const std::string& peer, Ori
                          limits_.message_bytes + origin.most_content, read - sender.delivered});
 }
 
+void Uploads::Lose(Peer& peer, int64_t bytes) {
+  for (Open& one : peer.open) one.lost += bytes;
+}
+
+void Uploads::Unread(const std::string& peer) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = peers_.find(peer); found != peers_.end()) Lose(found->second, kWindow);
+}
+
 // Uploads that began later count what had come of this one by then as read before them, until it ends.
 std::shared_ptr<Upload> Uploads::Take(Peer& peer, std::vector<Open>::iterator one, int64_t bytes) {
   peer.delivered += bytes;
@@ -99,7 +99,9 @@ void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) 
     return other.upload.get() == upload;
   });
   if (one == open.end()) return;
+  const int64_t most = WithFrames(one->most_bytes);
   last = Take(found->second, one, bytes + kBesideMessage);
+  if (bytes == 0) Lose(found->second, most);
   const bool is_small = bytes > 0 && bytes <= kSmall;
   if (is_small) return;
   found->second.asked = Clock::time_point::min();
@@ -111,8 +113,9 @@ void Uploads::RefuseLate(Clock::time_point now, Refused& refused) {
   for (auto& [name, peer] : peers_) {
     while (!peer.open.empty() &&
            absl::FromChrono(now - peer.open.front().since) >= limits_.timeout) {
-      refused.emplace_back(std::move(peer.open.front().upload), TooLate(limits_));
-      peer.open.erase(peer.open.begin());
+      const int64_t most = WithFrames(peer.open.front().most_bytes);
+      refused.emplace_back(Take(peer, peer.open.begin(), 0), TooLate(limits_));
+      Lose(peer, most);
     }
   }
 }
@@ -131,7 +134,9 @@ bool Uploads::RefuseOldestOf(Peers::iterator found, const scheduling::Refusal& r
   Peer& peer = found->second;
   // Its share, as far as one can tell.
   const int64_t share = peer.held / static_cast<int64_t>(peer.open.size());
+  const int64_t most = WithFrames(peer.open.front().most_bytes);
   refused.emplace_back(Take(peer, peer.open.begin(), share), refusal);
+  Lose(peer, most);
   peer.held -= share;
   held_ -= share;
   given_up_ += share;
@@ -141,13 +146,33 @@ bool Uploads::RefuseOldestOf(Peers::iterator found, const scheduling::Refusal& r
   return false;
 }
 
+bool Uploads::AreStrangers(const Peer& peer) {
+  return std::none_of(peer.open.begin(), peer.open.end(),
+                      [](const Open& one) { return one.of_caller; });
+}
+
 int64_t Uploads::MostOf(const Peer& peer) {
-  const bool are_strangers = std::none_of(peer.open.begin(), peer.open.end(),
-                                          [](const Open& one) { return one.of_caller; });
-  if (are_strangers) return kMostOfStrangers;
-  int64_t most = kReadAhead;
-  for (const Open& one : peer.open) most += one.most_bytes + one.most_bytes / kFramesOf;
+  if (AreStrangers(peer)) return kMostOfStrangers;
+  int64_t most = kReadAhead + peer.open.front().lost;
+  for (const Open& one : peer.open) most += WithFrames(one.most_bytes);
   return most;
+}
+
+// An upload that was alone throughout has sent all of the bytes itself.
+scheduling::Refusal Uploads::TooLong(const Peer& peer, int64_t most) const {
+  if (AreStrangers(peer)) return TooMuch(peer.held);
+  if (peer.open.size() == 1 && peer.open.front().lost == 0) {
+    return {scheduling::RefusalReason::kLength,
+            absl::StrCat("the request has ", peer.held, " bytes or more, and may have ",
+                         limits_.message_bytes, " (--max_request_bytes)"),
+            absl::ZeroDuration()};
+  }
+  return {scheduling::RefusalReason::kMemory,
+          absl::StrCat("requests of this connection that have not come completely hold ", peer.held,
+                       " bytes, more than the ", most,
+                       " that they may have together, so the oldest was given up; send less in "
+                       "one request (--max_request_bytes)"),
+          absl::Seconds(1)};
 }
 
 void Uploads::RefuseTooLong(Refused& refused) {
@@ -155,7 +180,7 @@ void Uploads::RefuseTooLong(Refused& refused) {
     const auto next = std::next(peer);
     const Peer& one = peer->second;
     for (int64_t most = MostOf(one); one.held > most; most = MostOf(one)) {
-      if (!RefuseOldestOf(peer, TooLong(one.held, most, one.open.size() == 1), refused)) break;
+      if (!RefuseOldestOf(peer, TooLong(one, most), refused)) break;
     }
     peer = next;
   }

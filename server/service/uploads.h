@@ -6,14 +6,15 @@
 // uploads hold. Each look takes that much of the memory budget. Where the sum of all
 // connections exceeds the limit, or the budget has no more, uploads of the connection that holds
 // most are refused, the oldest first; an upload that is not complete in time is refused too. So is
-// the oldest of a connection that holds more than its uploads may have together: gRPC compares a
-// message with its limit only when all of it has come. A connection whose uploads are all of no
+// the oldest of a connection that holds more than its uploads may have together, and what may have
+// come of calls that ended without a message: gRPC compares a message with its limit only when all
+// of it has come. A connection whose uploads are all of no
 // known caller (health calls, unknown methods) holds at most kMostOfStrangers.
 // gRPC reads some MiB of a request, at most a window of its stream, before its call is taken. These
 // bytes count if the call is the first of its connection; of a later call nobody knows them, as they
 // cannot be told from those of calls before it.
 // What comes between two looks goes beyond the limit; gRPC's resource quota stands behind it.
-// Errors: RESOURCE_EXHAUSTED (memory) or DEADLINE_EXCEEDED, as refusals.
+// Errors: RESOURCE_EXHAUSTED (memory, length) or DEADLINE_EXCEEDED, as refusals.
 // Threads: any; looks come from OpenStreams. Cost: two system calls each millisecond or two in
 // which a connection begins calls; a look asks for each connection with unfinished uploads.
 #pragma once
@@ -67,6 +68,8 @@ class Uploads final : public OpenStream {
   // Forgets an upload. `bytes`: those that gRPC gave out of its request, 0 if none. The upload
   // lives on until a look at it has ended.
   void End(const Upload* upload, const std::string& peer, int64_t bytes);
+  // A call of the peer was answered without being read.
+  void Unread(const std::string& peer);
   void Look(Clock::time_point now) override;
 
   // The bytes that uploads held at the last look, at most.
@@ -77,8 +80,9 @@ class Uploads final : public OpenStream {
     std::shared_ptr<Upload> upload;
     Clock::time_point since;
     bool of_caller;
-    int64_t most_bytes;   // that it may have
+    int64_t most_bytes;   // that it may bring, beside frames
     int64_t undelivered;  // of the connection when it began
+    int64_t lost = 0;     // most that came meanwhile of calls that ended without a message
   };
   struct Peer {
     std::vector<Open> open;  // oldest first
@@ -90,13 +94,17 @@ class Uploads final : public OpenStream {
   using Peers = std::unordered_map<std::string, Peer>;
   using Refused = std::vector<std::pair<std::shared_ptr<Upload>, scheduling::Refusal>>;
 
-  // The most bytes that the uploads of a peer may have together.
+  static bool AreStrangers(const Peer& peer);
+  // The most bytes that may have come since the oldest upload of a peer began.
   static int64_t MostOf(const Peer& peer);
+  // So many bytes of a peer may be of none of its uploads.
+  static void Lose(Peer& peer, int64_t bytes);
   // Takes one that ends from its peer; so many bytes went with it.
   static std::shared_ptr<Upload> Take(Peer& peer, std::vector<Open>::iterator one, int64_t bytes);
   void RefuseLate(Clock::time_point now, Refused& refused);
   void Measure();
   void RefuseTooLong(Refused& refused);
+  scheduling::Refusal TooLong(const Peer& peer, int64_t most) const;
   void RefuseTooMuch(Refused& refused);
   // Returns whether the peer has others.
   bool RefuseOldestOf(Peers::iterator found, const scheduling::Refusal& refusal, Refused& refused);

@@ -1,7 +1,7 @@
 // A float environment that no run may be changed by: flush to zero, round toward zero.
 //
 // On x86-64 operands that are subnormal count as zero too; on arm64 one flag says both.
-// Threads: acts on the constructing thread; as it was on destruction there.
+// Threads: acts on the thread that constructs it, which also destroys it; that restores it.
 #pragma once
 
 #include <cstdint>

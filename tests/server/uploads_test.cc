@@ -210,7 +210,7 @@ TEST_F(LongUploads, AreRefusedOnceTheyHoldMoreThanAMessageMay) {
   read_["a"] = 36 * kMiB;
   LookAfter(std::chrono::milliseconds(50));
   ASSERT_TRUE(one->refusal);
-  EXPECT_EQ(one->refusal->reason, RefusalReason::kMemory);
+  EXPECT_EQ(one->refusal->reason, RefusalReason::kLength);
   EXPECT_EQ(one->refusal->retry_after, absl::ZeroDuration());
   EXPECT_NE(one->refusal->message.find("--max_request_bytes"), std::string::npos);
   EXPECT_FALSE(beside->refusal);
@@ -225,9 +225,29 @@ TEST_F(LongUploads, OfAConnectionAreJudgedTogether) {
   read_["a"] = 100 * kMiB;
   LookAfter(std::chrono::milliseconds(50));
   ASSERT_TRUE(first->refusal);
+  EXPECT_EQ(first->refusal->reason, RefusalReason::kMemory);
   EXPECT_GT(first->refusal->retry_after, absl::ZeroDuration());  // it may be another's bytes
-  EXPECT_TRUE(second->refusal);
-  EXPECT_FALSE(third->refusal);  // 33 of the 100 are its share
+  EXPECT_FALSE(second->refusal || third->refusal);  // what the first brought may still be counted
+}
+
+// What a call brought that ended without a message nobody takes off the count.
+TEST_F(LongUploads, AreNotJudgedByBytesOfCallsThatEnded) {
+  const auto stays = Begin("a");
+  const auto left = Begin("a"), late = Begin("a");
+  read_["a"] = 45 * kMiB;
+  uploads_.End(left.get(), "a", 0);
+  uploads_.End(late.get(), "a", 0);
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(stays->refusal);
+  uploads_.Unread("a");
+  read_["a"] = 72 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  EXPECT_FALSE(stays->refusal);
+  read_["a"] = 90 * kMiB;
+  LookAfter(std::chrono::milliseconds(50));
+  ASSERT_TRUE(stays->refusal);
+  EXPECT_EQ(stays->refusal->reason, RefusalReason::kMemory);
+  EXPECT_GT(stays->refusal->retry_after, absl::ZeroDuration());
 }
 
 TEST_F(LongUploads, MayBringContentInFurtherMessages) {

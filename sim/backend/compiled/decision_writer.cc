@@ -123,8 +123,7 @@ Value* DecisionWriter::PowerOf(const Compared& compared, size_t part) {
 }
 
 // Lanes that lie within a limit of the watch and do not show what it knows.
-Value* DecisionWriter::MayMatter(const Compared& compared, bool is_event, Value* watch,
-                                 size_t part) {
+Value* DecisionWriter::MayMatter(const Compared& compared, Value* watch, size_t part) {
   const auto equals = [&](Value* x, uint64_t offset) {
     Value* const bits = BitsIn(x);
     return b_.CreateICmpEQ(bits, FromWatch(watch, offset, bits->getType()->getScalarType()));
@@ -152,55 +151,83 @@ Value* DecisionWriter::MayMatter(const Compared& compared, bool is_event, Value*
   Value* const absolute = FromWatch(
       watch, is_f64 ? offsetof(MarginWatch, absolute_f64) : offsetof(MarginWatch, absolute_f32),
       real);
-  Value *distance, *is_zero;
+  Value* distance;
   if (compared.kind.is_integer) {
     distance = Call("distance_integer", {compared.lhs[part], compared.rhs[part]});
-    is_zero = b_.CreateICmpEQ(compared.lhs[part], compared.rhs[part]);
   } else {
     Value* const power = PowerOf(compared, part);
     known = b_.CreateAnd(known, equals(power, offsetof(MarginWatch, power)));
     reach = b_.CreateFMul(power, reach);
-    Value* const margin = b_.CreateFSub(compared.lhs[part], compared.rhs[part]);
-    distance = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, margin);
-    is_zero =
-        b_.CreateICmpEQ(BitsIn(margin), llvm::Constant::getNullValue(BitsIn(margin)->getType()));
-    // The magnitude of a sum may be NaN where its sides are none.
-    auto* const infinity = llvm::ConstantFP::getInfinity(power->getType());
-    if (!compared.extra.empty()) {
-      is_zero = b_.CreateAnd(is_zero, b_.CreateFCmpOLT(power, infinity));
-    }
-  }
-  // Tests of a number against itself (is it NaN?) have no other margin than 0. -0 comes before it.
-  if (is_event) {
-    Value* const least = FromWatch(watch, offsetof(MarginWatch, equal_rank), i32);
-    Value* const is_later = b_.CreateICmpSGE(ranks_[part], least);
-    known = b_.CreateOr(known, b_.CreateAnd(is_zero, is_later));
+    distance = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs,
+                                       b_.CreateFSub(compared.lhs[part], compared.rhs[part]));
   }
   Value* const limit = b_.CreateSelect(b_.CreateFCmpOGT(reach, absolute), reach, absolute);
   return b_.CreateAnd(b_.CreateFCmpULE(distance, limit), b_.CreateNot(known));
+}
+
+// Lanes with a margin of 0 where an earlier lane had it too, or this one in a site that tells no
+// tests. A number against itself (is it NaN?) and a predicate without levels have no other margin.
+// A margin of -0 wins a tie against 0, so it is not among them.
+Value* DecisionWriter::IsKnownZero(const Compared& compared, Value* watch, size_t part) {
+  Value* const lhs = compared.lhs[part];
+  Value* const rhs = compared.rhs[part];
+  Value* is_zero;
+  if (compared.kind.is_integer) {
+    is_zero = b_.CreateICmpEQ(lhs, rhs);
+  } else {
+    Value* const bits = BitsIn(b_.CreateFSub(lhs, rhs));
+    is_zero = b_.CreateICmpEQ(bits, llvm::Constant::getNullValue(bits->getType()));
+  }
+  if (!compared.extra.empty()) {
+    // The magnitude of a sum may be NaN or infinite where its sides are neither.
+    Value* const extra = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, compared.extra[part]);
+    auto* const infinity = llvm::ConstantFP::getInfinity(extra->getType());
+    is_zero = b_.CreateAnd(is_zero, b_.CreateFCmpOLT(extra, infinity));
+  }
+  Value* const first = FromWatch(watch, offsetof(MarginWatch, zero_rank), b_.getInt32Ty());
+  Value* const loses = compared.tests.empty() ? b_.CreateICmpSGE(ranks_[part], first)
+                                              : b_.CreateICmpSGT(ranks_[part], first);
+  return b_.CreateAnd(is_zero, loses);
 }
 
 void DecisionWriter::Margins(const Compared& compared, bool is_event, Value* column, Value* watch,
                              const Vectors& mask, const Vectors& stopped) {
   Vectors candidates;
   for (size_t part = 0; part < parts(); ++part) {
-    candidates.push_back(b_.CreateAnd(mask[part], MayMatter(compared, is_event, watch, part)));
+    candidates.push_back(b_.CreateAnd(mask[part], MayMatter(compared, watch, part)));
   }
   IfRarely(Any(candidates), [&] {
-    auto* const scalar = compared.lhs[0]->getType()->getScalarType();
-    Value* const null = llvm::ConstantPointerNull::get(llvm::PointerType::get(context_, 0));
-    Value* const tests = compared.tests.empty() ? null : Listed(compared.tests, b_.getInt32Ty());
-    Value* extra = null;
-    if (!compared.extra.empty()) {
-      extra = Listed(compared.extra, compared.extra[0]->getType()->getScalarType());
+    Vectors zeros;
+    for (size_t part = 0; part < parts(); ++part) {
+      zeros.push_back(b_.CreateAnd(candidates[part], IsKnownZero(compared, watch, part)));
     }
-    MarginKind kind = compared.kind;
-    kind.is_event = is_event;
-    Value* const held = stopped.empty() ? b_.getInt64(0) : Bits64Of(stopped);
-    CallBack(kNoteMargins,
-             {Arguments(), watch, column, b_.getInt64(kind.Code()), Bits64Of(candidates), held,
-              Listed(compared.lhs, scalar), Listed(compared.rhs, scalar), extra, tests});
+    if (!is_event) {  // 0 is near
+      const auto count = [&](uint64_t offset, const Vectors& lanes) {
+        AddTo(Offset(column, offset), Population(BitsOf(lanes)));
+      };
+      count(offsetof(TerminationColumn, near_stopped), Both(zeros, stopped));
+      count(offsetof(TerminationColumn, near_continued), ButNot(zeros, stopped));
+    }
+    const Vectors open = ButNot(candidates, zeros);
+    IfRarely(Any(open), [&] { NoteMargins(compared, is_event, column, watch, open, stopped); });
   });
+}
+
+void DecisionWriter::NoteMargins(const Compared& compared, bool is_event, Value* column,
+                                 Value* watch, const Vectors& lanes, const Vectors& stopped) {
+  auto* const scalar = compared.lhs[0]->getType()->getScalarType();
+  Value* const null = llvm::ConstantPointerNull::get(llvm::PointerType::get(context_, 0));
+  Value* const tests = compared.tests.empty() ? null : Listed(compared.tests, b_.getInt32Ty());
+  Value* extra = null;
+  if (!compared.extra.empty()) {
+    extra = Listed(compared.extra, compared.extra[0]->getType()->getScalarType());
+  }
+  MarginKind kind = compared.kind;
+  kind.is_event = is_event;
+  Value* const held = stopped.empty() ? b_.getInt64(0) : Bits64Of(stopped);
+  CallBack(kNoteMargins,
+           {Arguments(), watch, column, b_.getInt64(kind.Code()), Bits64Of(lanes), held,
+            Listed(compared.lhs, scalar), Listed(compared.rhs, scalar), extra, tests});
 }
 
 // ---- tests and runs ----

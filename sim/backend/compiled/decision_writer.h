@@ -61,7 +61,10 @@ class DecisionWriter : private LaneBuilder {
                       const Told& told);
   void Margins(const Compared& compared, bool is_event, llvm::Value* column, llvm::Value* watch,
                const Vectors& mask, const Vectors& stopped);
-  llvm::Value* MayMatter(const Compared& compared, bool is_event, llvm::Value* watch, size_t part);
+  void NoteMargins(const Compared& compared, bool is_event, llvm::Value* column, llvm::Value* watch,
+                   const Vectors& lanes, const Vectors& stopped);
+  llvm::Value* MayMatter(const Compared& compared, llvm::Value* watch, size_t part);
+  llvm::Value* IsKnownZero(const Compared& compared, llvm::Value* watch, size_t part);
   llvm::Value* PowerOf(const Compared& compared, size_t part);
   llvm::Value* FromWatch(llvm::Value* watch, uint64_t offset, llvm::Type* type);
   llvm::Value* BitsIn(llvm::Value* x);

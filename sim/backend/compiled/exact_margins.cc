@@ -148,7 +148,7 @@ MarginWatch NewWatch() {
   MarginWatch watch{};
   watch.absolute_f32 = watch.reach_f32 = kInfinityF32;
   watch.absolute_f64 = watch.reach_f64 = kInfinity;
-  watch.rank = watch.equal_rank = kNoRank;
+  watch.rank = watch.zero_rank = kNoRank;
   // Beyond every key, read in 64 bits or in the lower 32.
   watch.tested_min = 0x7FFFFFFF7FFFFFFF;
   watch.tested_max = static_cast<int64_t>(0x8000000080000000);
@@ -178,10 +178,10 @@ void NoteMargins(GroupArgs* args, MarginWatch* watch, void* column, uint64_t kin
       ++(((stopped >> lane) & 1) != 0 ? termination->near_stopped : termination->near_continued);
     }
     if (!is_near) known = lane;
-    if (!kind.extremes) continue;
-    if (kind.is_event && margin.absolute == 0.0) {
-      watch->equal_rank = std::min(watch->equal_rank, static_cast<int32_t>(args->ranks[lane]));
+    if (margin.absolute == 0.0) {
+      watch->zero_rank = std::min(watch->zero_rank, static_cast<int32_t>(args->ranks[lane]));
     }
+    if (!kind.extremes) continue;
     const bool negative = std::signbit(margin.absolute);
     const uint32_t test = tests == nullptr ? 0 : At<uint32_t>(tests, lane);
     Offer(absolute, std::abs(margin.absolute), MarginKey(args->ranks[lane], negative, 0));

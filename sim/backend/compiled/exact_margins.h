@@ -29,9 +29,9 @@ struct MarginWatch {
   // this rank and of later ones that show them again change nothing.
   uint64_t lhs, rhs, power;
   int32_t rank;  // the largest number: no lane
-  // The least rank with a margin of 0, or -0, at an event. Lanes of this rank and of later ones with
-  // a margin of 0 change nothing. The largest number: no lane.
-  int32_t equal_rank;
+  // The least rank with a margin of 0 or -0. Lanes of later ranks with a margin of 0 are near, and no
+  // smaller margin. The largest number: no lane.
+  int32_t zero_rank;
   // The least and the greatest last tested value, as ordered keys (TestedKey) of their carrier.
   int64_t tested_min, tested_max;
 };

@@ -414,7 +414,7 @@ TEST(CompiledEqualityTest, HugeAnglesBesideModerateOnesGiveTheBitsOfTheReference
 
 // Remainders of moderate and of huge quotients, of zero and infinity, in lanes beside one another.
 TEST(CompiledEqualityTest, HugeQuotientsBesideModerateOnesGiveTheBitsOfTheReference) {
-  for (const char* preset : {"f32", "bf16_safe", "f64"}) {
+  for (const char* preset : {"f32", "bf16_safe", "f16_safe", "f64"}) {
     Builder b("remainders");
     const Var x = b.State("x", {300});
     const Var y = b.State("y", {300});
