@@ -89,6 +89,14 @@ std::shared_ptr<Upload> Uploads::Take(Peer& peer, std::vector<Open>::iterator on
   return upload;
 }
 
+std::shared_ptr<Upload> Uploads::TakeUnread(Peer& peer, std::vector<Open>::iterator one,
+                                            int64_t bytes) {
+  const int64_t most = WithFrames(one->most_bytes);
+  std::shared_ptr<Upload> upload = Take(peer, one, bytes);
+  Lose(peer, most);
+  return upload;
+}
+
 void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) {
   std::shared_ptr<Upload> last;  // goes without the lock
   std::lock_guard lock(mutex_);
@@ -99,9 +107,8 @@ void Uploads::End(const Upload* upload, const std::string& peer, int64_t bytes) 
     return other.upload.get() == upload;
   });
   if (one == open.end()) return;
-  const int64_t most = WithFrames(one->most_bytes);
-  last = Take(found->second, one, bytes + kBesideMessage);
-  if (bytes == 0) Lose(found->second, most);
+  last = bytes > 0 ? Take(found->second, one, bytes + kBesideMessage)
+                   : TakeUnread(found->second, one, kBesideMessage);
   const bool is_small = bytes > 0 && bytes <= kSmall;
   if (is_small) return;
   found->second.asked = Clock::time_point::min();
@@ -113,9 +120,7 @@ void Uploads::RefuseLate(Clock::time_point now, Refused& refused) {
   for (auto& [name, peer] : peers_) {
     while (!peer.open.empty() &&
            absl::FromChrono(now - peer.open.front().since) >= limits_.timeout) {
-      const int64_t most = WithFrames(peer.open.front().most_bytes);
-      refused.emplace_back(Take(peer, peer.open.begin(), 0), TooLate(limits_));
-      Lose(peer, most);
+      refused.emplace_back(TakeUnread(peer, peer.open.begin(), 0), TooLate(limits_));
     }
   }
 }
@@ -134,9 +139,7 @@ bool Uploads::RefuseOldestOf(Peers::iterator found, const scheduling::Refusal& r
   Peer& peer = found->second;
   // Its share, as far as one can tell.
   const int64_t share = peer.held / static_cast<int64_t>(peer.open.size());
-  const int64_t most = WithFrames(peer.open.front().most_bytes);
-  refused.emplace_back(Take(peer, peer.open.begin(), share), refusal);
-  Lose(peer, most);
+  refused.emplace_back(TakeUnread(peer, peer.open.begin(), share), refusal);
   peer.held -= share;
   held_ -= share;
   given_up_ += share;
@@ -159,12 +162,12 @@ int64_t Uploads::MostOf(const Peer& peer) {
 }
 
 // An upload that was alone throughout has sent all of the bytes itself.
-scheduling::Refusal Uploads::TooLong(const Peer& peer, int64_t most) const {
+scheduling::Refusal Uploads::TooLong(const Peer& peer, int64_t most) {
   if (AreStrangers(peer)) return TooMuch(peer.held);
   if (peer.open.size() == 1 && peer.open.front().lost == 0) {
     return {scheduling::RefusalReason::kLength,
             absl::StrCat("the request has ", peer.held, " bytes or more, and may have ",
-                         limits_.message_bytes, " (--max_request_bytes)"),
+                         peer.open.front().most_bytes, " (--max_request_bytes)"),
             absl::ZeroDuration()};
   }
   return {scheduling::RefusalReason::kMemory,

@@ -5,11 +5,11 @@
 // unfinished uploads began, less those of requests completed meanwhile, are the most that its
 // uploads hold. Each look takes that much of the memory budget. Where the sum of all
 // connections exceeds the limit, or the budget has no more, uploads of the connection that holds
-// most are refused, the oldest first; an upload that is not complete in time is refused too. So is
-// the oldest of a connection that holds more than its uploads may have together, and what may have
-// come of calls that ended without a message: gRPC compares a message with its limit only when all
-// of it has come. A connection whose uploads are all of no
-// known caller (health calls, unknown methods) holds at most kMostOfStrangers.
+// most are refused, the oldest first. An upload that is not complete in time is refused too.
+// gRPC compares a message with its limit only when all of it has come. So a connection that holds
+// more than its uploads may bring, and calls that ended without a message may have left, loses its
+// oldest. A connection whose uploads are all of no known caller (health calls, unknown methods)
+// holds at most kMostOfStrangers.
 // gRPC reads some MiB of a request, at most a window of its stream, before its call is taken. These
 // bytes count if the call is the first of its connection; of a later call nobody knows them, as they
 // cannot be told from those of calls before it.
@@ -101,10 +101,13 @@ class Uploads final : public OpenStream {
   static void Lose(Peer& peer, int64_t bytes);
   // Takes one that ends from its peer; so many bytes went with it.
   static std::shared_ptr<Upload> Take(Peer& peer, std::vector<Open>::iterator one, int64_t bytes);
+  // The same of one without a message: what it sent beyond `bytes` stays counted.
+  static std::shared_ptr<Upload> TakeUnread(Peer& peer, std::vector<Open>::iterator one,
+                                            int64_t bytes);
   void RefuseLate(Clock::time_point now, Refused& refused);
   void Measure();
   void RefuseTooLong(Refused& refused);
-  scheduling::Refusal TooLong(const Peer& peer, int64_t most) const;
+  static scheduling::Refusal TooLong(const Peer& peer, int64_t most);
   void RefuseTooMuch(Refused& refused);
   // Returns whether the peer has others.
   bool RefuseOldestOf(Peers::iterator found, const scheduling::Refusal& refusal, Refused& refused);

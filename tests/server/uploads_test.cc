@@ -230,7 +230,7 @@ TEST_F(LongUploads, OfAConnectionAreJudgedTogether) {
   EXPECT_FALSE(second->refusal || third->refusal);  // what the first brought may still be counted
 }
 
-// What a call brought that ended without a message nobody takes off the count.
+// Nobody takes off the count what a call brought that ended without a message.
 TEST_F(LongUploads, AreNotJudgedByBytesOfCallsThatEnded) {
   const auto stays = Begin("a");
   const auto left = Begin("a"), late = Begin("a");
