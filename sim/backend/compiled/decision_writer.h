@@ -1,16 +1,14 @@
 // Writes what is recorded of decisions: tests, ends of runs, events, and the path signatures.
 //
-// Maths: docs/semantics.md, "Decisions" and "Margins". Counts go to the columns of the step
-//   (sim/backend/columns.h) at once. A margin is compared with what its site has seen in this step,
-//   in the width of its carrier, and evaluated in full where it may matter (exact_margins.h).
-// Cost: of a test some 12 vector instructions for each part, of a run 60 and 30 for each outcome
-//   that differs. Threads: one per module.
+// Maths: docs/semantics.md, "Decisions". Counts go to the columns of the step
+//   (sim/backend/columns.h) at once, margins as margin_writer.h says.
+// Cost: of a test its margin, of a run 60 vector instructions and 30 for each outcome that differs.
+// Threads: one per module.
 #pragma once
 
 #include <vector>
 
-#include "sim/backend/compiled/exact_margins.h"
-#include "sim/backend/compiled/lane_builder.h"
+#include "sim/backend/compiled/margin_writer.h"
 #include "sim/plan/plan.h"
 
 namespace simgrad::sim::compiled {
@@ -25,7 +23,7 @@ struct Told {
   llvm::Value* element = nullptr;  // i64, the same for all lanes; null: 0
 };
 
-class DecisionWriter : private LaneBuilder {
+class DecisionWriter : private MarginWriter {
  public:
   DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan, const plan::Function& function);
 
@@ -40,44 +38,17 @@ class DecisionWriter : private LaneBuilder {
 
  private:
   // The operands of the last test of a site's run: [lane], of the lanes that are in one.
-  struct LastTest {
-    int tests = 0;  // statements
-    precision::Format format = precision::Format::kF64;
-    plan::Carrier carrier = plan::Carrier::kF64;
-    plan::Carrier extra_carrier = plan::Carrier::kF64;
-    bool has_extra = false;
+  struct LastTest : MarginCarriers {
+    int tests = 0;       // statements
     Vectors rhs, extra;  // variables
-  };
-  // The operands of a comparison: integers in 64 bits.
-  struct Compared {
-    MarginKind kind;
-    plan::Carrier carrier = plan::Carrier::kF64;
-    Vectors lhs, rhs, extra;
-    Vectors tests;  // numbers of deciding tests; empty: none
   };
 
   void FindTests(const std::vector<plan::Statement>& statements);
   Compared ComparedBy(const plan::Statement& s, plan::Carrier of, plan::Carrier of_extra,
                       const Told& told);
-  void Margins(const Compared& compared, bool is_event, llvm::Value* column, llvm::Value* watch,
-               const Vectors& mask, const Vectors& stopped);
-  void NoteMargins(const Compared& compared, bool is_event, llvm::Value* column, llvm::Value* watch,
-                   const Vectors& lanes, const Vectors& stopped);
-  llvm::Value* MayMatter(const Compared& compared, llvm::Value* watch, size_t part);
-  llvm::Value* IsKnownZero(const Compared& compared, llvm::Value* watch, size_t part);
-  llvm::Value* PowerOf(const Compared& compared, size_t part);
-  llvm::Value* FromWatch(llvm::Value* watch, uint64_t offset, llvm::Type* type);
-  llvm::Value* BitsIn(llvm::Value* x);
   void TellTested(const plan::Statement& s, const Vectors& mask, const Told& told);
   void LastMargins(const LastTest& last, const Told& told, llvm::Value* column);
-  // Counts margins in a histogram: column + offset.
-  void CountMargins(const LastTest& kind, const Compared& compared, const Vectors& mask,
-                    llvm::Value* column, uint64_t offset);
   void EventMargins(const plan::Statement& s, const Compared& compared, const Vectors& mask);
-  Vectors Buckets(const LastTest& last, const Compared& compared);
-  Vectors NarrowBuckets(const LastTest& last, const Compared& compared, const Vectors& counts);
-  void TestedExtremes(const Vectors& tested, const Vectors& mask, llvm::Value* column,
-                      llvm::Value* watch);
   void Outcomes(size_t site, const Told& told, llvm::Value* column);
   void CountOutcome(const plan::RecordedSite& site, llvm::Value* ran, llvm::Value* reason,
                     llvm::Value* count, llvm::Value* column);
@@ -92,7 +63,7 @@ class DecisionWriter : private LaneBuilder {
   llvm::Value* column_ = nullptr;
   llvm::Value* time_ = nullptr;
   std::vector<LastTest> last_;  // by termination site
-  Vectors ranks_, signatures_;
+  Vectors signatures_;
 };
 
 }  // namespace simgrad::sim::compiled
