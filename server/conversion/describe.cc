@@ -95,7 +95,7 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
     adjoint = AdjointSpecFromProto(GradientOf(request, primal), primal);
   }
   const auto program = cache.Lower(*world, request.policy(), request.objective(), adjoint, "",
-                                   control, PathUseOf(request.path()));
+                                   control, {.path = PathUseOf(request.path())});
   if (!program.ok()) return program.status();
   const std::string& text = (*program)->program->text;
   status = CheckSize((*program)->info.size() + text.size(), most_bytes);

@@ -40,11 +40,13 @@ void AppendFlags(const std::vector<bool>& flags, std::string& key) {
 // Lengths in front keep the parts apart.
 std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
                        const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
-                       sim::PathUse path) {
+                       const sim::LowerOptions& options) {
   const std::string policy_key = BytesOf(policy);
   std::string key =
       absl::StrCat(world.key.size(), ",", policy_key.size(), ",", objective.size(), ",",
-                   static_cast<int>(path), ",", world.key, policy_key, objective);
+                   static_cast<int>(options.path), ",", world.key, policy_key, objective);
+  for (const std::string& site : options.margins)
+    absl::StrAppend(&key, "|", site.size(), ":", site);
   if (!adjoint) return key;
   absl::StrAppend(&key, "|", adjoint->objective);
   AppendFlags(adjoint->final_state, key);
@@ -155,8 +157,8 @@ absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(
 absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     std::shared_ptr<const CachedWorld> world, const v1::Policy& policy,
     const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
-    const std::string& field, const CompileControl& control, sim::PathUse path) {
-  const std::string key = sim::Fingerprint(ProgramKey(*world, policy, objective, adjoint, path));
+    const std::string& field, const CompileControl& control, const sim::LowerOptions& options) {
+  const std::string key = sim::Fingerprint(ProgramKey(*world, policy, objective, adjoint, options));
   {
     std::lock_guard lock(mutex_);
     if (auto found = programs_.Find(key)) {
@@ -171,7 +173,7 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
   }
   Compilation compilation(control);
   auto lowered =
-      sim::Lower(world->program, *resolved, objective, adjoint, compilation.budget(), path);
+      sim::Lower(world->program, *resolved, objective, adjoint, compilation.budget(), options);
   if (!lowered.ok()) {
     on_lookup_(Lookup::kFailed);
     if (!absl::IsInvalidArgument(lowered.status())) {

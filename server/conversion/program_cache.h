@@ -67,7 +67,7 @@ class ProgramCache {
       std::shared_ptr<const CachedWorld> world, const v1::Policy& policy,
       const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
       const std::string& field, const CompileControl& control = {},
-      sim::PathUse path = sim::PathUse::kNone);
+      const sim::LowerOptions& options = {});
 
   // Forgets the oldest entries that no call uses, until they held so many bytes or none is left.
   int64_t Relieve(int64_t bytes);

@@ -15,6 +15,7 @@
 #include "sim/program/draws.h"
 #include "sim/program/lower.h"
 #include "sim/program/paths.h"
+#include "sim/program/record_margins.h"
 
 namespace simgrad::server::conversion {
 namespace {
@@ -312,6 +313,9 @@ std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
   const sim::Program& world = program.program;
   std::vector<Recorded> fields;
   std::vector<std::string> names(spec.record().begin(), spec.record().end());
+  for (const std::string& site : spec.diagnostics().margins()) {
+    names.push_back(sim::MarginExport(site));
+  }
   if (spec.path().record() && program.path->bytes > 0) names.push_back(sim::kPathTaken);
   if (names.empty()) return fields;
   const FieldIndex index(world);

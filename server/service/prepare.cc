@@ -19,6 +19,7 @@
 #include "server/validation/weights_check.h"
 #include "sim/backend/check_batch.h"
 #include "sim/program/field_error.h"
+#include "sim/program/paths.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -112,6 +113,18 @@ absl::Status CheckPathOf(const v1::RolloutSpec& spec, const sim::NumericalProgra
       spec.path(), {layout.structure, instances, spec.steps(), layout.bytes}, limits, "spec.path");
 }
 
+// One time of the margins of each site fits into a message.
+absl::Status CheckMargins(const std::vector<conversion::Recorded>& recorded,
+                          const validation::RequestLimits& limits) {
+  for (const conversion::Recorded& field : recorded) {
+    if (!field.name.starts_with(sim::kMarginSite)) continue;
+    absl::Status status =
+        validation::CheckOneTime(field.name, field.shape, limits, "spec.diagnostics.margins");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 // Takes `bytes` of memory for numbers that a request sends in smaller formats.
 absl::Status TakeNumbers(int64_t bytes, const PrepareControl& control) {
   if (bytes == 0 || !control.take_numbers || control.take_numbers(bytes)) return absl::OkStatus();
@@ -161,16 +174,23 @@ absl::StatusOr<PreparedWork> PrepareSpec(
     if (!status.ok()) return status;
   }
 
+  if (keep != nullptr && spec.diagnostics().margins_size() > 0) {
+    return validation::InvalidField("spec.diagnostics.margins",
+                                    "a rollout that is kept does not tell them; leave out `keep`");
+  }
+
   const Clock::time_point lower_start = Clock::now();
-  auto program = cache.Lower(*world, spec.policy(), spec.objective(), adjoint, "spec",
-                             control.compile, conversion::PathUseOf(spec.path()));
+  const auto& margins = spec.diagnostics().margins();
+  auto program = cache.Lower(
+      *world, spec.policy(), spec.objective(), adjoint, "spec", control.compile,
+      {.path = conversion::PathUseOf(spec.path()), .margins = {margins.begin(), margins.end()}});
   if (!program.ok()) return program.status();
   auto runs = program;
   if (keep != nullptr) {
     const v1::GradientRequest kept_for = conversion::KeptGradient(*keep, spec, (*world)->program);
     runs = cache.Lower(*world, spec.policy(), spec.objective(),
                        conversion::AdjointSpecFromProto(kept_for, (*world)->program), "keep",
-                       control.compile, conversion::PathUseOf(spec.path()));
+                       control.compile, {.path = conversion::PathUseOf(spec.path())});
     if (!runs.ok()) return runs.status();
     // The answer names the rollout's program, unless the adjoint needs more of the forward pass.
     if (!sim::RunsForwardAlike(*(*program)->program, *(*runs)->program)) program = runs;
@@ -205,6 +225,8 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   status = sim::InField("spec", sim::CheckSteps(prepared.work.batch));
   if (!status.ok()) return status;
   prepared.recorded = conversion::RecordedFields(spec, *prepared.program->program);
+  status = CheckMargins(prepared.recorded, options.limits);
+  if (!status.ok()) return status;
   prepared.nonfinite_inputs = conversion::CountNonFinite(prepared.work.batch, meter);
   prepared.program_detail = spec.program();
   if (spec.policy().loss_scale().has_dynamic()) {
@@ -276,7 +298,7 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
 
   const Clock::time_point lower_start = Clock::now();
   auto program = cache.Lower(*world, kept.spec->policy(), kept.spec->objective(), adjoint, "handle",
-                             control.compile, conversion::PathUseOf(kept.spec->path()));
+                             control.compile, {.path = conversion::PathUseOf(kept.spec->path())});
   if (!program.ok()) return program.status();
   prepared.compile = {lower_start, Clock::now()};
   prepared.compile_seconds = SecondsBetween(lower_start, prepared.compile.last);

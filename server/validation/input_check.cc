@@ -198,13 +198,8 @@ class InputChecker {
       if (!seen.insert(name).second) {
         return InvalidField(path, absl::StrCat("'", name, "' is recorded twice"));
       }
-      // A trajectory message holds whole times of a field; eight bytes at most per element.
-      int64_t bytes = 8;
-      for (int64_t dim : recorded->shape) bytes *= dim;
-      if (bytes > limits_.max_message_bytes / 2) {
-        return LimitExceeded(
-            path, absl::StrCat("one time of '", name, "' takes ", bytes, " bytes, messages hold ",
-                               limits_.max_message_bytes / 2, " of them"));
+      if (absl::Status status = CheckOneTime(name, recorded->shape, limits_, path); !status.ok()) {
+        return status;
       }
     }
     return absl::OkStatus();
@@ -250,6 +245,16 @@ InputList ListOf(const v1::RolloutSpec& spec, v1::InputKind kind) {
 }
 
 }  // namespace
+
+absl::Status CheckOneTime(const std::string& name, const std::vector<int64_t>& shape,
+                          const RequestLimits& limits, const std::string& path) {
+  int64_t bytes = 8;
+  for (int64_t dim : shape) bytes *= dim;
+  if (bytes <= limits.max_message_bytes / 2) return absl::OkStatus();
+  return LimitExceeded(
+      path, absl::StrCat("one time of '", name, "' takes ", bytes, " bytes, messages hold ",
+                         limits.max_message_bytes / 2, " of them"));
+}
 
 absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldSchema>& required,
                            const std::string& field) {

@@ -24,6 +24,11 @@ absl::StatusOr<int64_t> CheckInputs(const v1::RolloutSpec& spec, const ProgramSc
                                     const RequestLimits& limits, const std::string& field,
                                     sim::WorkMeter& meter);
 
+// That one time of a recorded field of this shape fits into a message: a trajectory message holds
+// whole times, eight bytes at most per element. `path` is the field that an error names.
+absl::Status CheckOneTime(const std::string& name, const std::vector<int64_t>& shape,
+                          const RequestLimits& limits, const std::string& path);
+
 // That everything is there which the lowered program reads and which has no default.
 absl::Status CheckRequired(const v1::RolloutSpec& spec, const std::vector<FieldSchema>& required,
                            const std::string& field);

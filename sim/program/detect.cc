@@ -142,7 +142,7 @@ class Detector {
     for (const Region& region : op.regions) Read(region);
     // The owner of an accumulator looks at it.
     if (!op.regions.empty() || op.code == kEvent || op.code == kAccumulate) return;
-    if (!program_.IsReal(op.results[0])) return;
+    if (!program_.IsReal(op.results[0]) || !program_[op.results[0]].watched) return;
     At(op.results[0]).maker = &op;
     At(op.results[0]).born = CanBeBorn(op);
   }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace simgrad::sim {
 namespace {
@@ -14,6 +15,10 @@ absl::Status FieldError(const std::string& field, const std::string& message) {
       absl::InvalidArgumentError(field.empty() ? message : absl::StrCat(field, ": ", message));
   status.SetPayload(kPayload, absl::Cord(field));
   return status;
+}
+
+std::string NameList(const std::vector<std::string>& names) {
+  return names.empty() ? "none" : absl::StrJoin(names, ", ");
 }
 
 absl::Status LimitError(const std::string& field, const std::string& message) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -20,5 +21,8 @@ std::string FieldOf(const absl::Status& status);
 // The same status, limit or not, with `prefix` put before its field: joined by a dot unless either
 // is empty.
 absl::Status InField(const std::string& prefix, const absl::Status& status);
+
+// "a, b, c", for messages; "none" where there is none.
+std::string NameList(const std::vector<std::string>& names);
 
 }  // namespace simgrad::sim

@@ -20,18 +20,13 @@
 #include "sim/program/own_vjp.h"
 #include "sim/program/paths.h"
 #include "sim/program/print.h"
+#include "sim/program/record_margins.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
 #include "sim/program/told.h"
 
 namespace simgrad::sim {
 namespace {
-
-std::string NameList(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) absl::StrAppend(&list, list.empty() ? "" : ", ", name);
-  return list.empty() ? "none" : list;
-}
 
 absl::Status CheckSites(const Program& world, const precision::Policy& policy, PassBudget& budget) {
   std::vector<std::string> names;
@@ -69,8 +64,11 @@ bool RoundsByChance(const precision::Policy& policy) {
 
 absl::Status CheckAsked(const Program& world, const precision::Policy& policy,
                         const std::string& objective, const std::optional<AdjointSpec>& adjoint,
-                        PathUse path, PassBudget& budget) {
-  if (path == PathUse::kForced && RoundsByChance(policy)) {
+                        const LowerOptions& options, PassBudget& budget) {
+  if (adjoint && !options.margins.empty()) {
+    return FieldError("diagnostics.margins", "a rollout tells them, a gradient does not");
+  }
+  if (options.path == PathUse::kForced && RoundsByChance(policy)) {
     return FieldError(
         "path",
         "a run that follows a path would draw other roundings than a plain one, as its "
@@ -112,16 +110,16 @@ NumericalProgram WithPath(NumericalProgram p, PathUse use, const std::string& st
 // The passes, in order.
 NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          const std::string& objective, const std::optional<AdjointSpec>& adjoint,
-                         PathUse path, PassBudget& budget) {
+                         const LowerOptions& options, PassBudget& budget) {
   CountWorld(world, budget);
   auto [halted, spec] = ExpandHalts(world, adjoint, budget);
   Program expanded = ExpandComposites(std::move(halted), budget);
   expanded = NameTests(NumberDraws(std::move(expanded), budget), budget);
-  const std::string structure = path == PathUse::kNone ? "" : StructureOf(expanded, budget);
+  const std::string structure = options.path == PathUse::kNone ? "" : StructureOf(expanded, budget);
   if (spec) expanded = MarkChoices(std::move(expanded), spec->loops, budget);
   NumericalProgram p = ChooseObjective(std::move(expanded), objective, budget);
   p.policy = policy;
-  p = WithPath(std::move(p), path, structure, budget);
+  p = WithPath(std::move(p), options.path, structure, budget);
   p.program = Simplify(std::move(p.program), {p.stage_cost}, budget);
   p = BringIntoObjective(std::move(p), budget);
   if (spec) {
@@ -144,7 +142,8 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p.sites = SitesOf(p.program, &budget);
   p.halts = HaltNames(world, &budget);
   p.unlisted_tests = DecidingTestsOf(p.program, p.sites, &budget).unlisted;
-  return p;
+  if (options.margins.empty()) return p;
+  return RecordMargins(std::move(p), options.margins, budget);
 }
 
 }  // namespace
@@ -158,14 +157,14 @@ bool IsDifferentiable(const Program& program, const Input& input) {
 absl::StatusOr<NumericalProgram> Lower(const Program& world, const precision::Policy& policy,
                                        const std::string& objective,
                                        const std::optional<AdjointSpec>& adjoint,
-                                       PassBudget* budget, PathUse path) {
+                                       PassBudget* budget, const LowerOptions& options) {
   PassBudget own;
   PassBudget& counted = budget != nullptr ? *budget : own;
   absl::StatusOr<NumericalProgram> lowered;
   const absl::Status ended = WithinBudget([&] {
-    absl::Status status = CheckAsked(world, policy, objective, adjoint, path, counted);
+    absl::Status status = CheckAsked(world, policy, objective, adjoint, options, counted);
     if (status.ok()) {
-      lowered = Lowered(world, policy, objective, adjoint, path, counted);
+      lowered = Lowered(world, policy, objective, adjoint, options, counted);
     } else {
       lowered = std::move(status);
     }

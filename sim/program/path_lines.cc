@@ -13,6 +13,10 @@ Type RowOf(ElementType element, int64_t length) { return {element, {length}}; }
 
 ValueId PathLines::NewValue(Type type) {
   const ValueId id = program_.AddValue(type);
+  if (program_.IsReal(id)) {
+    program_[id].format = Format::kF64;
+    program_[id].watched = false;
+  }
   budget_.WroteValue(program_[id]);
   return id;
 }
@@ -29,6 +33,26 @@ ValueId PathLines::Do(OpCode code, std::vector<ValueId> operands, Type type,
 
 ValueId PathLines::Number(int64_t number, Type type) {
   return Do(kLiteral, {}, type, {.literal = {static_cast<double>(number)}});
+}
+
+ValueId PathLines::Real(double number, Type type) {
+  return Do(kLiteral, {}, type, {.literal = {number}});
+}
+
+ValueId PathLines::AsF64(ValueId id) {
+  const Type type{ElementType::kReal, TypeOf(id).shape};
+  if (TypeOf(id).element != ElementType::kReal) return Do(kConvert, {id}, type);
+  if (program_[id].format == Format::kF64) return id;
+  return Do(kCast, {id}, type,
+            {.format = Format::kF64,
+             .overflow = Overflow::kIeee,
+             .rounding = CastRounding::kNearestEven});
+}
+
+ValueId PathLines::Difference(ValueId a, ValueId b) {
+  const Type type{ElementType::kReal, TypeOf(a).shape};
+  const ValueId exact = AsF64(a);
+  return Do(kSub, {exact, AsF64(b)}, type);
 }
 
 ValueId PathLines::Reshaped(ValueId id, const Shape& shape) {

@@ -1,4 +1,5 @@
-// Operations on integers and bools that RecordPath and ForcePath write, at the end of a list.
+// Operations that RecordPath, ForcePath and RecordMargins write, at the end of a list. Those on reals
+// are for a program whose formats are assigned: they compute in f64, and nobody watches them.
 //
 // Threads: pure. Cost: a few operations each.
 #pragma once
@@ -19,6 +20,9 @@ class PathLines {
   ValueId NewValue(Type type);
   ValueId Do(OpCode code, std::vector<ValueId> operands, Type type, Attributes attributes = {});
   ValueId Number(int64_t number, Type type);
+  ValueId Real(double number, Type type);
+  // a - b in f64; of integers, of the nearest numbers of f64.
+  ValueId Difference(ValueId a, ValueId b);
   ValueId Reshaped(ValueId id, const Shape& shape);
   ValueId Converted(ValueId id, ElementType element);
   // `length` elements of a row, from `first` on.
@@ -37,6 +41,7 @@ class PathLines {
   Type TypeOf(ValueId id) const { return program_[id].type; }
 
  private:
+  ValueId AsF64(ValueId id);
   ValueId Starts(ValueId index, size_t rank);
 
   Program& program_;

@@ -98,13 +98,16 @@ std::vector<ValueId> UnpackPath(PathLines& lines, const PathLayout& layout, Valu
   return columns;
 }
 
-void AddPathTaken(Program& program, ValueId row, PassBudget& budget) {
-  program[row].name = kPathTaken;
-  program.exports.push_back({.name = kPathTaken, .value = row});
+void AddExport(Program& program, const std::string& name, ValueId value, PassBudget& budget) {
+  program[value].name = name;
+  program.exports.push_back({.name = name, .value = value});
   for (Objective& objective : program.objectives) {
     if (!objective.HasTerminal()) continue;
-    objective.terminal.args.push_back(program.AddValue(program[row].type, kPathTaken));
-    budget.WroteValue(program[row]);
+    const ValueId arg = program.AddValue(program[value].type, name);
+    program[arg].format = program[value].format;
+    program[arg].watched = program[value].watched;
+    objective.terminal.args.push_back(arg);
+    budget.WroteValue(program[value]);
   }
 }
 

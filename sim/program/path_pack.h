@@ -3,6 +3,7 @@
 // Cost: linear in the columns. Threads: pure.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "sim/program/pass_budget.h"
@@ -19,8 +20,8 @@ void PlaceColumns(PathLayout& layout);
 ValueId PackPath(PathLines& lines, const PathLayout& layout, const std::vector<ValueId>& columns);
 std::vector<ValueId> UnpackPath(PathLines& lines, const PathLayout& layout, ValueId row);
 
-// Adds the observable kPathTaken.
-void AddPathTaken(Program& program, ValueId row, PassBudget& budget);
+// Adds an observable.
+void AddExport(Program& program, const std::string& name, ValueId value, PassBudget& budget);
 
 // Throws PassBudget::Ended, INVALID_ARGUMENT, where anything but `step` decides by reals.
 void RefuseDecisionsOutside(const Program& program, PassBudget& budget);

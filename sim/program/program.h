@@ -54,6 +54,8 @@ struct Value {
   // Set by AssignPrecision for every real value. Inputs other than `state` keep kF64, the carrier
   // in which a caller's exact number arrives; a `cast` brings it into the role where it is used.
   std::optional<Format> format;
+  // False: only what diagnostics tell hangs on it (record_margins.h), and NaN or Inf is no birth.
+  bool watched = true;
 };
 
 enum class InputKind : uint8_t { kState, kParam, kControl, kData, kConfig, kStep };

@@ -136,7 +136,14 @@ class Assembly:
         return {
             name: arrays.from_bytes(dtypes[name], whole.shape, whole.tobytes(), self._raw)
             for name, whole in self._trajectory.items()
-            if name != path.TAKEN
+            if name != path.TAKEN and not name.startswith(path.MARGIN)
+        }
+
+    def _margins(self) -> dict[str, np.ndarray]:
+        return {
+            name.removeprefix(path.MARGIN): whole
+            for name, whole in self._trajectory.items()
+            if name.startswith(path.MARGIN)
         }
 
     def _rollout(
@@ -161,6 +168,7 @@ class Assembly:
             trajectory=self._trajectories(),
             path=self._path(),
             forced=forced,
+            margins=self._margins(),
             ok=np.frombuffer(health.ok, "u1") != 0,
             health=[
                 results.NonFinite(*row)

@@ -208,6 +208,7 @@ class Client:
         record: Iterable[str] = (),
         path: bool | Path = False,
         diagnostics: str = "summary",
+        margins: Iterable[str] = (),
         objective: str = "",
         weights: Any = None,
         on_nonfinite: str = "report",
@@ -234,6 +235,8 @@ class Client:
             `forced` which tests would have decided otherwise. A gradient is then that of the forced
             program.
           diagnostics: "off", "summary" or "instances". Never changes a result.
+          margins: sites (tests, choices, and loops that one test of reals stops) whose margins are returned
+            by element, whatever `diagnostics` says. Not with `keep`, nor of a gradient.
           objective: name of an objective whose value is returned.
           weights: [N], of the instances in `value`, the sum of their values; default ones.
           on_nonfinite: "report", or "raise" (NonFiniteError with certificates and the result).
@@ -265,6 +268,7 @@ class Client:
             record=record,
             path=path,
             diagnostics=diagnostics,
+            margins=margins,
             objective=objective,
             weights=weights,
             on_nonfinite=on_nonfinite,

@@ -20,7 +20,7 @@ _PLAIN = ("site", "kind", "dtype", "first", "width")
 _LISTS = ("shape", "loops")
 # Names that the server adds to those of a world; no name of a world has a space.
 TAKEN = "path taken"
-_FORCED, _MARGIN = "forced ", "margin "
+_FORCED, MARGIN = "forced ", "margin "
 
 _KINDS = {
     simgrad_pb2.PATH_KIND_TEST: "test",
@@ -343,7 +343,7 @@ def take_forced(events: dict[str, EventTrace], layout: simgrad_pb2.PathLayout) -
     forced = {}
     for column in layout.columns:
         counted = events.pop(_FORCED + column.site, None)
-        margins = events.pop(_MARGIN + column.site, None)
+        margins = events.pop(MARGIN + column.site, None)
         if counted is None:
             continue
         nowhere = np.full(len(counted.count), np.nan)

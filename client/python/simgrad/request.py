@@ -85,6 +85,7 @@ def rollout_spec(
     policy: Policy | str | None = None,
     record: Sequence[str] = (),
     diagnostics: str = "summary",
+    margins: Sequence[str] = (),
     stride: int = 0,
     objective: str = "",
     instances: int = 0,
@@ -108,6 +109,8 @@ def rollout_spec(
         raise TypeError(f"steps is a whole number, not {steps!r}")
     if isinstance(record, str):
         record = (record,)
+    if isinstance(margins, str):
+        margins = (margins,)
     spec = simgrad_pb2.RolloutSpec(
         world=world.to_proto(),
         steps=steps,
@@ -118,7 +121,7 @@ def rollout_spec(
         seed=seed,
         record=record,
         diagnostics=simgrad_pb2.DiagnosticsOptions(
-            level=_word(_LEVELS, "diagnostics", diagnostics), stride=stride
+            level=_word(_LEVELS, "diagnostics", diagnostics), stride=stride, margins=margins
         ),
         objective=objective or "",
         chunk_steps=chunk_steps,

@@ -193,6 +193,9 @@ class Rollout:
       ok: [N] bool. health: one NonFinite per instance that is not ok. certificates: of the first of
         them.
       halted: one Halted per instance that a halt of the world ended.
+      margins: of a run with margins=[...], by site, f64 [N, T, loops..., own shape]: a - b of what the test
+        compares, for each of its elements and evaluations; NaN where it was not evaluated. The axes of
+        loops are those of Column.shape (path.py): the iterations, outermost first.
       path_signature: of the batch (int). path_signatures: [N] uint64.
       value: sum of weight * value over the instances, or None without an objective. values: [N]
         f64.
@@ -229,6 +232,7 @@ class Rollout:
     halted: list[Halted] = field(default_factory=list)
     path: Path | None = None
     forced: dict[str, Forced] = field(default_factory=dict)
+    margins: dict[str, np.ndarray] = field(default_factory=dict)
     absorption: dict[str, Absorption] = field(default_factory=dict)
     kept: KeptRun | None = None
 

@@ -69,6 +69,10 @@ void NonFiniteWatch::Begin(InstanceHealth* health, Phase phase, int64_t step) {
 void NonFiniteWatch::SeeResult(const Op& op, Arrays operands, const Frame& frame,
                                const Array& result, const Array* where) {
   if (!watching()) return;
+  if (!op.results.empty() && op.results[0] != ValueId::kNone &&
+      !program_.program[op.results[0]].watched) {
+    return;
+  }
   const std::vector<bool>& infinite = program_.infinite;
   const bool meant = !infinite.empty() && !op.results.empty() && infinite[Index(op.results[0])];
   for (size_t i = 0; i < result.real.size(); ++i) {

@@ -58,7 +58,7 @@ Work Moved(const Work& from, NumericalProgram program, const Tensor* path) {
 
 absl::StatusOr<NumericalProgram> Again(const Program& world, const NumericalProgram& plain,
                                        const std::optional<AdjointSpec>& asked, PathUse use) {
-  return Lower(world, plain.policy, plain.objective, asked, nullptr, use);
+  return Lower(world, plain.policy, plain.objective, asked, nullptr, {.path = use});
 }
 
 // What is left of a run of so many inputs when its diagnostics are taken away.
@@ -173,7 +173,8 @@ Work MixedWork(const Program& world, const std::string& preset, PathUse use, con
   AdjointSpec spec;
   spec.objective = "end";
   for (const Input& input : world.inputs) spec.wanted.push_back(IsDifferentiable(world, input));
-  auto program = Lower(world, tests::PolicyOf({.preset = preset}), "end", spec, nullptr, use);
+  auto program =
+      Lower(world, tests::PolicyOf({.preset = preset}), "end", spec, nullptr, {.path = use});
   EXPECT_TRUE(program.ok()) << program.status();
   Work work = tests::WorkOf(*std::move(program), kInstances, kSteps);
   std::vector<double> x;
@@ -243,7 +244,7 @@ TEST_P(PathsOfMixed, OfItsOwnGiveItsBits) {
 
 TEST(Paths, HoldOneColumnPerDecisionWithTheAxesOfItsLoops) {
   const auto program = Lower(Mixed(0.05), tests::PolicyOf({.preset = "f32"}), "", std::nullopt,
-                             nullptr, PathUse::kRecorded);
+                             nullptr, {.path = PathUse::kRecorded});
   ASSERT_TRUE(program.ok()) << program.status();
   std::map<std::string, std::pair<Shape, int32_t>> columns;
   std::map<std::string, std::vector<int32_t>> loops;
@@ -270,7 +271,7 @@ TEST(Paths, HoldOneColumnPerDecisionWithTheAxesOfItsLoops) {
 TEST(Paths, FitTheSameOperationsAndCapsUnderAnyNumbers) {
   const auto structure = [](const Program& world, const std::string& preset) {
     return Lower(world, tests::PolicyOf({.preset = preset}), "", std::nullopt, nullptr,
-                 PathUse::kRecorded)
+                 {.path = PathUse::kRecorded})
         ->path->structure;
   };
   const std::string here = structure(Mixed(0.05), "f32");
@@ -296,7 +297,7 @@ TEST(Paths, AreRefusedWhereAStepMayDecideTooOften) {
   const auto world = b.Finish();
   ASSERT_TRUE(world.ok()) << world.status();
   const auto refused = Lower(*world, tests::PolicyOf({.preset = "f32"}), "", std::nullopt, nullptr,
-                             PathUse::kRecorded);
+                             {.path = PathUse::kRecorded});
   EXPECT_TRUE(IsLimit(refused.status())) << refused.status();
   EXPECT_NE(refused.status().message().find("'gt' may decide 450000000 times in one step"),
             std::string::npos)
@@ -315,12 +316,13 @@ TEST(Paths, AreRefusedWhereACostDecidesByReals) {
   const auto world = b.Finish();
   ASSERT_TRUE(world.ok()) << world.status();
   const precision::Policy policy = tests::PolicyOf({.preset = "f32"});
-  const auto refused = Lower(*world, policy, "end", std::nullopt, nullptr, PathUse::kRecorded);
+  const auto refused =
+      Lower(*world, policy, "end", std::nullopt, nullptr, {.path = PathUse::kRecorded});
   EXPECT_EQ(FieldOf(refused.status()), "path");
   EXPECT_NE(refused.status().message().find("'gt' decides by reals in the terminal cost"),
             std::string::npos)
       << refused.status();
-  EXPECT_TRUE(Lower(*world, policy, "", std::nullopt, nullptr, PathUse::kRecorded).ok());
+  EXPECT_TRUE(Lower(*world, policy, "", std::nullopt, nullptr, {.path = PathUse::kRecorded}).ok());
 }
 
 TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
@@ -376,8 +378,8 @@ TEST(Paths, AreNotFollowedWhereRoundingsAreDrawn) {
   by_chance.rounding = precision::CastRounding::kStochastic;
   spec.roles = {{"state", by_chance}};
   const precision::Policy policy = tests::PolicyOf(spec);
-  EXPECT_TRUE(Lower(*world, policy, "", std::nullopt, nullptr, PathUse::kRecorded).ok());
-  const auto refused = Lower(*world, policy, "", std::nullopt, nullptr, PathUse::kForced);
+  EXPECT_TRUE(Lower(*world, policy, "", std::nullopt, nullptr, {.path = PathUse::kRecorded}).ok());
+  const auto refused = Lower(*world, policy, "", std::nullopt, nullptr, {.path = PathUse::kForced});
   EXPECT_EQ(FieldOf(refused.status()), "path");
 }
 

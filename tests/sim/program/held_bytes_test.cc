@@ -47,7 +47,7 @@ TEST(HeldBytes, OfALoweredProgramAreWithinAFifthOfTheAllocators) {
 TEST(HeldBytes, CountThePathOfARun) {
   const Program world = shaped::FiniteTests(500);
   const NumericalProgram recorded =
-      *Lower(world, F32(), "", std::nullopt, nullptr, PathUse::kRecorded);
+      *Lower(world, F32(), "", std::nullopt, nullptr, {.path = PathUse::kRecorded});
   NumericalProgram without = recorded;
   without.path.reset();
   ASSERT_EQ(recorded.path->columns.size(), 500u);

@@ -160,12 +160,14 @@ class DeviceInfo(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., threads: _Optional[int] = ..., instruction_set: _Optional[str] = ..., formats: _Optional[_Mapping[str, str]] = ..., memory_bytes: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class DiagnosticsOptions(_message.Message):
-    __slots__ = ["level", "stride"]
+    __slots__ = ["level", "margins", "stride"]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MARGINS_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
     level: DiagnosticsLevel
+    margins: _containers.RepeatedScalarFieldContainer[str]
     stride: int
-    def __init__(self, level: _Optional[_Union[DiagnosticsLevel, str]] = ..., stride: _Optional[int] = ...) -> None: ...
+    def __init__(self, level: _Optional[_Union[DiagnosticsLevel, str]] = ..., stride: _Optional[int] = ..., margins: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FieldInfo(_message.Message):
     __slots__ = ["dtype", "name", "shape", "times"]

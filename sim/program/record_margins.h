@@ -1,0 +1,33 @@
+// Margins by element: what a test had between its sides, wherever and whenever it was evaluated.
+//
+// For each site that is asked for, RecordMargins adds an observable "margin SITE" of f64: a - b of
+// the numbers that the test compares, in the format in which it compares them, their difference
+// rounded to f64 (docs/numerics.md section 7); NaN where it was not evaluated, or one of both is
+// NaN. Its axes are those of the loops around the test, outermost first (step_recorder.h), then the
+// test's own. Of a loop that stops by one test of reals, that test is meant, not that of its entry.
+// Nothing of the program changes but its exports: the new values have Value::watched unset, so a
+// NaN among them is no birth, and the fingerprint stays that of the program without them.
+//
+// Errors: throws PassBudget::Ended: INVALID_ARGUMENT with "diagnostics.margins[i]" if `step` has no such site,
+//   it is named twice, or it is a loop that a bool stops (its tests have sites); IsLimit if one site
+//   may be evaluated more often in a step than an array may have elements (ProgramLimits).
+// Cost: linear in the program; an array element per evaluation of a step, at the caps of its loops.
+// Threads: pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/program/numerical_program.h"
+#include "sim/program/pass_budget.h"
+
+namespace simgrad::sim {
+
+// The name of the observable of a site.
+std::string MarginExport(const std::string& site);
+
+// `numerical` is lowered, and has no adjoint.
+NumericalProgram RecordMargins(NumericalProgram numerical, const std::vector<std::string>& sites,
+                               PassBudget& budget);
+
+}  // namespace simgrad::sim

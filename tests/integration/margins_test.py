@@ -1,0 +1,75 @@
+"""Margins by element: what each element of a test had between its sides, on a live server."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+
+BALL = sg.World("bouncing_ball", contact="projection", elements=3, clamp=False)
+SITES = ("contact", "projection")
+
+
+def work(n=5, steps=20):
+    y = np.linspace(0.02, 0.4, n)[:, None] * np.linspace(0.5, 1.0, 3)
+    return dict(steps=steps, initial={"y": y, "v": np.full(3, -1.0)}, params={"k": 0.7})
+
+
+@pytest.fixture(scope="module")
+def told(client):
+    return client.rollout(BALL, **work(), margins=SITES, record=["y"], path=True)
+
+
+def test_each_element_and_iteration_has_its_own(told):
+    assert set(told.margins) == set(SITES) and set(told.trajectory) == {"y"}
+    contact, projection = told.margins["contact"], told.margins["projection"]
+    assert contact.shape == (5, 20, 3) and contact.dtype == np.float64
+    assert projection.shape == (5, 20, 26)
+    # The ball touches where y_free < 0, whatever it then does.
+    assert np.array_equal(contact < 0, told.path["contact"])
+    # A loop that ran i times was tested i + 1 times; the last test alone ended it.
+    tests = np.sum(~np.isnan(projection), axis=-1)
+    iterations = told.path["projection"]
+    assert np.array_equal(tests, iterations + 1)
+    last = np.take_along_axis(projection, iterations[..., None].astype(int), axis=-1)[..., 0]
+    assert (last[iterations < 25] < 0).all()
+    assert np.nansum(projection >= 0) >= np.sum(iterations) > 0
+
+
+def test_the_smallest_are_those_of_the_diagnostics(told):
+    contact = told.margins["contact"]
+    least = np.abs(contact).min(axis=(0, 2))
+    np.testing.assert_array_equal(least, np.abs(told.events["contact"].margin))
+    projection = np.nanmin(np.abs(told.margins["projection"]), axis=(0, 2))
+    np.testing.assert_array_equal(projection, np.abs(told.sites["projection"].margin))
+
+
+def test_nothing_else_of_the_answer_changes(client, told):
+    plain = client.rollout(BALL, **work(), record=["y"])
+    assert told.program.fingerprint == client.rollout(BALL, **work(), path=True).program.fingerprint
+    alone = client.rollout(BALL, **work(), margins="contact", diagnostics="off")
+    assert alone.program.fingerprint == plain.program.fingerprint
+    assert alone.program.text == plain.program.text
+    np.testing.assert_array_equal(alone.margins["contact"], told.margins["contact"])
+    for name in ("y", "v"):
+        assert alone.state[name].tobytes() == told.state[name].tobytes() == plain.state[name].tobytes()
+    assert alone.path_signature == told.path_signature == plain.path_signature
+    assert plain.margins == {}
+
+
+def test_what_cannot_be_told_is_refused_with_the_field(client):
+    with pytest.raises(sg.InvalidArgument, match="contact, projection") as unknown:
+        client.rollout(BALL, **work(), margins=["contact", "ground"])
+    assert unknown.value.field == "spec.diagnostics.margins[1]"
+    with pytest.raises(sg.InvalidArgument, match="keep") as kept:
+        client.rollout(BALL, **work(), margins=["contact"], keep=True)
+    assert kept.value.field == "spec.diagnostics.margins"
+    with pytest.raises(sg.InvalidArgument, match="rollout") as gradient:
+        client.gradient(BALL, **work(), margins=["contact"], objective="final_height")
+    assert gradient.value.field == "spec.diagnostics.margins"
+
+
+def test_a_pool_gives_those_of_one_server(server, told):
+    with sg.Pool([server.target, server.target]) as pool:
+        shared = pool.rollout(BALL, **work(), margins=SITES, record=["y"], path=True)
+    for site in SITES:
+        np.testing.assert_array_equal(shared.margins[site], told.margins[site])

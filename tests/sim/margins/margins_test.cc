@@ -1,0 +1,318 @@
+// Margins by element: what the diagnostics say of a site follows from them, on every executor, and
+// a run that gives them is the plain one to the bit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/program/builder.h"
+#include "sim/program/field_error.h"
+#include "sim/program/lower.h"
+#include "sim/program/record_margins.h"
+#include "tests/sim/cpu_executor.h"
+#include "tests/sim/equality/observed.h"
+#include "tests/sim/equality/random_case.h"
+#include "tests/sim/work_maker.h"
+
+namespace simgrad::sim {
+namespace {
+
+using equality::FirstDifference;
+using equality::Observe;
+using equality::Observed;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// The sites whose diagnostics count what margins by element show: not loops that a bool stops, which
+// have none, nor those with a test of their entry, which is counted with that of their end.
+void FindOthers(const Region& region, std::set<std::string>& sites) {
+  for (const Op& op : region.ops) {
+    if (op.code == OpCode::kWhile && (op.attributes.predicate || op.attributes.has_entry)) {
+      sites.insert(op.attributes.site);
+    }
+    for (const Region& nested : op.regions) FindOthers(nested, sites);
+  }
+}
+std::vector<std::string> SitesWithMargins(const NumericalProgram& program) {
+  std::set<std::string> others;
+  FindOthers(program.program.step, others);
+  std::vector<std::string> sites;
+  for (const Site& site : program.sites) {
+    if (others.count(site.name) == 0) sites.push_back(site.name);
+  }
+  return sites;
+}
+
+// The same work, with margins; without its gradient, if it has one.
+struct Pair {
+  Work plain, telling;
+  size_t exports;  // of the world
+};
+absl::StatusOr<Pair> WithMargins(const Program& world, const Work& work,
+                                 const std::vector<std::string>& sites) {
+  const NumericalProgram& before = *work.batch.program;
+  auto plain = Lower(world, before.policy, before.objective, std::nullopt);
+  if (!plain.ok()) return plain.status();
+  auto telling =
+      Lower(world, before.policy, before.objective, std::nullopt, nullptr, {.margins = sites});
+  if (!telling.ok()) return telling.status();
+  EXPECT_EQ(plain->fingerprint, telling->fingerprint);
+  Pair pair{work, work, plain->program.exports.size()};
+  for (Work* made : {&pair.plain, &pair.telling}) {
+    made->gradient.reset();
+    made->batch.cotangents = {};
+    made->batch.inputs.resize(plain->program.inputs.size());
+  }
+  for (size_t i = pair.exports; i < telling->program.exports.size(); ++i) {
+    pair.telling.options.record_exports.push_back(static_cast<int32_t>(i));
+  }
+  pair.plain.batch.program = std::make_shared<const NumericalProgram>(*std::move(plain));
+  pair.telling.batch.program = std::make_shared<const NumericalProgram>(*std::move(telling));
+  return pair;
+}
+
+// [N, T, elements] of a trajectory of f64.
+std::vector<double> Numbers(const Tensor& tensor) {
+  std::vector<double> numbers(tensor.bytes.size() / sizeof(double));
+  if (!numbers.empty()) std::memcpy(numbers.data(), tensor.bytes.data(), tensor.bytes.size());
+  return numbers;
+}
+
+struct Told {
+  uint64_t numbers = 0;  // that are not NaN
+  bool has_least = false;
+};
+// Of one step, of all instances.
+Told Of(const Tensor& margins, int64_t steps, int64_t step, double least) {
+  const std::vector<double> all = Numbers(margins);
+  const size_t instances = static_cast<size_t>(margins.shape[0]);
+  const size_t each = all.size() / (instances * static_cast<size_t>(steps));
+  Told told;
+  for (size_t n = 0; n < instances; ++n) {
+    for (size_t e = 0; e < each; ++e) {
+      const double x = all[(n * static_cast<size_t>(steps) + static_cast<size_t>(step)) * each + e];
+      if (std::isnan(x)) continue;
+      ++told.numbers;
+      told.has_least |= std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(least);
+    }
+  }
+  return told;
+}
+
+class MarginsByElement : public testing::TestWithParam<bool> {
+ protected:
+  static std::shared_ptr<Executor> Chosen() {
+    if (GetParam()) return MakeCpuExecutor();
+    return MakeReferenceExecutor();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Executors, MarginsByElement, testing::Bool(),
+                         [](const auto& made) { return made.param ? "Cpu" : "Reference"; });
+
+TEST_P(MarginsByElement, OfRandomProgramsAreThoseThatTheDiagnosticsCount) {
+  const uint64_t cases = GetParam() ? 60 : 120;
+  uint64_t counted = 0, smallest = 0, in_loops = 0;
+  for (uint64_t seed = 0; seed < cases; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto made = equality::MakeCase(seed, {.instances = 3, .steps = 3});
+    ASSERT_TRUE(made.ok()) << made.status();
+    Work work = made->work;
+    work.options.recording = Recording::kInstances;
+    const std::vector<std::string> sites = SitesWithMargins(*work.batch.program);
+    if (sites.empty()) continue;
+    const auto pair = WithMargins(made->world, work, sites);
+    ASSERT_TRUE(pair.ok()) << pair.status();
+    const auto plain = Observe(Chosen(), pair->plain);
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    auto telling = Observe(Chosen(), pair->telling);
+    ASSERT_TRUE(telling.ok()) << telling.status();
+    const size_t first = plain->exports.size();
+    std::vector<Tensor> margins(telling->exports.begin() + static_cast<int64_t>(first),
+                                telling->exports.end());
+    telling->exports.resize(first);
+    ASSERT_EQ(FirstDifference(*plain, *telling), std::nullopt);
+    // An instance that was stopped counts no more, but has numbers.
+    bool stopped = false;
+    for (const InstanceHealth& health : plain->result.health) stopped |= health.stopped;
+    if (stopped || margins.empty()) continue;
+
+    const NumericalProgram& program = *pair->telling.batch.program;
+    const int64_t steps = work.batch.steps;
+    std::map<std::string, const Tensor*> by_name;
+    for (size_t k = 0; k < margins.size(); ++k) {
+      by_name[program.program.exports[pair->exports + k].name] = &margins[k];
+    }
+    size_t loop = 0, event = 0;
+    for (const Site& site : program.sites) {
+      const bool is_loop = site.kind == SiteKind::kTermination;
+      const size_t at = is_loop ? loop++ : event++;
+      const auto found = by_name.find(MarginExport(site.name));
+      if (found == by_name.end()) continue;
+      SCOPED_TRACE(site.name);
+      for (int64_t t = 0; t < steps; ++t) {
+        SmallestMargin margin;
+        uint64_t numbers = 0;
+        if (is_loop) {
+          const TerminationStep& step = plain->diagnostics.terminations[at][static_cast<size_t>(t)];
+          margin = step.margin;
+          numbers = step.checks - step.nan_margins;
+          in_loops += step.checks;
+        } else {
+          const EventStep& step = plain->diagnostics.events[at][static_cast<size_t>(t)];
+          margin = step.margin;
+          numbers = step.checks - step.nan_margins;
+        }
+        const Told told = Of(*found->second, steps, t, margin.absolute);
+        EXPECT_EQ(told.numbers, numbers);
+        EXPECT_EQ(told.has_least, margin.any);
+        counted += numbers;
+        smallest += margin.any ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(counted, 20 * cases);
+  EXPECT_GT(smallest, 2 * cases);
+  EXPECT_GT(in_loops, 5 * cases);
+}
+
+// A test of each kind of place: at the top with a guard, in the body of a loop, as what stops it, in
+// a branch, in a scan, and between infinities that are meant.
+Program Placed() {
+  Builder b("placed");
+  const Var x = b.State("x", {2});
+  const Var positive = b.Event("positive", x, Comparison::kGt, b.Literal(0.0, {2}));
+  b.Event("guarded", x, Comparison::kGt, b.Literal(1.0, {2}), positive);
+  const LoopResult halves = b.While(
+      {.site = "halves", .max_iter = 3}, {b.Reduce(OpCode::kReduceMax, x)}, {},
+      [&](const Vars& c, const Vars&) -> LoopTest {
+        return {c[0], b.Literal(0.6), {}, {}};
+      },
+      [&](const Vars& c, const Vars&, const Vars&) -> Vars {
+        const Var inside = b.Event("inside", c[0], Comparison::kGt, b.Literal(2.0));
+        return {Select(inside, 0.25 * c[0], 0.5 * c[0])};
+      });
+  const Var far = b.Event("far", halves.carried[0], Comparison::kGt, b.Literal(0.55));
+  const Vars taken = b.Cond(far, {halves.carried[0]},
+                            {[&](const Vars& a) -> Vars {
+                               const Var low =
+                                   b.Event("low", a[0], Comparison::kLt, b.Literal(0.5));
+                               return {Select(low, a[0], 2.0 * a[0])};
+                             },
+                             [&](const Vars& a) -> Vars { return {a[0]}; }});
+  const double infinity = std::numeric_limits<double>::infinity();
+  b.Event("endless", b.Literal(infinity), Comparison::kLt, b.Literal(infinity));
+  b.SetNext({x + b.Broadcast(0.0 * taken[0], {2}, {})});
+  absl::StatusOr<Program> program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  return *std::move(program);
+}
+
+Work PlacedWork(const Program& world, const std::vector<std::string>& sites,
+                const std::vector<double>& x) {
+  auto program = Lower(world, tests::PolicyOf({.preset = "f32"}), "", std::nullopt, nullptr,
+                       {.margins = sites});
+  EXPECT_TRUE(program.ok()) << program.status();
+  const auto instances = static_cast<int64_t>(x.size() / 2);
+  Work work = tests::WorkOf(*std::move(program), instances, 1);
+  tests::Bind(work, InputKind::kState, "x", {tests::Doubles(x, {instances, 2}), true, false});
+  for (size_t i = 0; i < sites.size(); ++i) {
+    work.options.record_exports.push_back(static_cast<int32_t>(i));
+  }
+  return work;
+}
+
+TEST_P(MarginsByElement, HaveTheAxesOfTheirLoopsAndAreNanWhereNothingWasDecided) {
+  const std::vector<std::string> sites = {"positive", "guarded", "halves", "inside",
+                                          "far",      "low",     "endless"};
+  const Work work = PlacedWork(Placed(), sites, {-1.0, 4.0, 0.58, 0.25});
+  const auto run = Observe(Chosen(), work);
+  ASSERT_TRUE(run.ok()) << run.status();
+  for (const InstanceHealth& health : run->result.health) EXPECT_TRUE(health.ok);
+  EXPECT_TRUE(run->result.certificates.empty());
+  const auto f32 = [](float x) { return static_cast<double>(x); };
+  const std::map<std::string, std::pair<Shape, std::vector<double>>> expected = {
+      {"positive", {{2, 1, 2}, {-1, 4, f32(0.58F), 0.25}}},
+      {"guarded", {{2, 1, 2}, {kNan, 3, f32(0.58F) - 1, -0.75}}},
+      {"halves",
+       {{2, 1, 4},
+        {4 - f32(0.6F), 1 - f32(0.6F), 0.5 - f32(0.6F), kNan, f32(0.58F) - f32(0.6F), kNan, kNan,
+         kNan}}},
+      {"inside", {{2, 1, 3}, {2, -1, kNan, kNan, kNan, kNan}}},
+      {"far", {{2, 1}, {0.5 - f32(0.55F), f32(0.58F) - f32(0.55F)}}},
+      {"low", {{2, 1}, {0, kNan}}},
+      {"endless", {{2, 1}, {kNan, kNan}}}};
+  const std::vector<Export>& exports = work.batch.program->program.exports;
+  ASSERT_EQ(run->exports.size(), exports.size());
+  for (const std::string& site : sites) {
+    SCOPED_TRACE(site);
+    size_t k = 0;
+    while (k < exports.size() && exports[k].name != MarginExport(site)) ++k;
+    ASSERT_LT(k, exports.size());
+    const auto& [shape, numbers] = expected.at(site);
+    EXPECT_EQ(run->exports[k].shape, shape);
+    const std::vector<double> told = Numbers(run->exports[k]);
+    ASSERT_EQ(told.size(), numbers.size());
+    for (size_t i = 0; i < told.size(); ++i) {
+      if (std::isnan(numbers[i])) {
+        EXPECT_TRUE(std::isnan(told[i])) << i << ": " << told[i];
+      } else {
+        EXPECT_EQ(told[i], numbers[i]) << i;
+      }
+    }
+  }
+}
+
+TEST(Margins, AreRefusedWithTheFieldThatAsksForThem) {
+  const auto refused = [](const Program& world, const std::vector<std::string>& sites,
+                          const std::optional<AdjointSpec>& adjoint = std::nullopt) {
+    return Lower(world, tests::PolicyOf({.preset = "f32"}), adjoint ? adjoint->objective : "",
+                 adjoint, nullptr, {.margins = sites})
+        .status();
+  };
+  const Program placed = Placed();
+  const absl::Status unknown = refused(placed, {"far", "nowhere"});
+  EXPECT_EQ(FieldOf(unknown), "diagnostics.margins[1]");
+  EXPECT_NE(unknown.message().find("guarded, halves"), std::string::npos) << unknown;
+  EXPECT_EQ(FieldOf(refused(placed, {"far", "far"})), "diagnostics.margins[1]");
+  AdjointSpec adjoint;
+  adjoint.final_state = {true};
+  adjoint.trajectory_state = {false};
+  adjoint.wanted = {true};
+  EXPECT_EQ(FieldOf(refused(placed, {"far"}, adjoint)), "diagnostics.margins");
+
+  Builder b("often");
+  b.program().level = TestLevel::kDecisions;
+  const Var x = b.State("x", {});
+  const LoopResult formula = b.While(
+      {.site = "formula", .max_iter = 1 << 11}, {x}, {},
+      [&](const Vars& c, const Vars&) -> LoopPredicate {
+        return {b.Apply(OpCode::kLt, {c[0], b.Literal(0.1)}), {}};
+      },
+      [&](const Vars& c, const Vars&, const Vars&) -> Vars {
+        const LoopResult nested = b.While(
+            {.site = "nested", .max_iter = 1 << 10}, {c[0]}, {},
+            [&](const Vars& d, const Vars&) -> LoopTest {
+              return {d[0], 0.4 * c[0], {}, {}};
+            },
+            [&](const Vars& d, const Vars&, const Vars&) -> Vars { return {0.8 * d[0]}; });
+        return {nested.carried[0]};
+      });
+  b.SetNext({formula.carried[0]});
+  const auto often = b.Finish();
+  ASSERT_TRUE(often.ok()) << often.status();
+  EXPECT_EQ(FieldOf(refused(*often, {"formula"})), "diagnostics.margins[0]");
+  EXPECT_TRUE(IsLimit(refused(*often, {"nested"})));
+}
+
+}  // namespace
+}  // namespace simgrad::sim
