@@ -40,8 +40,8 @@ int64_t BytesBeyondSent(const v1::RolloutSpec& spec, const sim::Program& program
 // Adds both.
 void AddGradient(const v1::GradientRequest& request, sim::Work& work, sim::WorkMeter& meter);
 
-// Names of what is recorded, in the order of the request, then margins, then the path: index into states or
-// exports.
+// Names of what is recorded, in the order of the request, then margins, then the path: index into
+// states or exports.
 struct Recorded {
   std::string name;
   bool is_state = false;

@@ -1,5 +1,5 @@
-// Operations that RecordPath, ForcePath and RecordMargins write, at the end of a list. Those on reals
-// are for a program whose formats are assigned: they compute in f64, and nobody watches them.
+// Operations that RecordPath, ForcePath and RecordMargins write, at the end of a list. Those on
+// reals are for a program whose formats are assigned: they compute in f64, and are not watched.
 //
 // Threads: pure. Cost: a few operations each.
 #pragma once

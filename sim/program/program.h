@@ -54,7 +54,7 @@ struct Value {
   // Set by AssignPrecision for every real value. Inputs other than `state` keep kF64, the carrier
   // in which a caller's exact number arrives; a `cast` brings it into the role where it is used.
   std::optional<Format> format;
-  // False: only what diagnostics tell hangs on it (record_margins.h), and NaN or Inf is no birth.
+  // False: only diagnostics read it (record_margins.h), so a NaN or Inf in it is not reported.
   bool watched = true;
 };
 

@@ -33,20 +33,34 @@ class MarginRecorder : public StepRecorder {
     Keep(ColumnOf(op, margin), margin, kept);
   }
 
-  void OfTest(const Op& op, PathLines& lines, std::vector<Kept>& kept) override {
-    if (!IsAsked(op)) return;
+  bool KeepsTest(const Op& op) const override { return IsAsked(op); }
+  void OfTest(const Op& op, ValueId turn, PathLines& lines, std::vector<Kept>& kept) override {
     if (op.attributes.predicate) {
       throw PassBudget::Ended{FieldError(
           absl::StrCat("diagnostics.margins[", asked_.at(op.attributes.site), "]"),
           absl::StrCat("'", op.attributes.site,
-                       "' is a loop that a boolean stops; ask for the tests that it is made of"))};
+                       "' is a loop that a boolean stops, as all are in a run that follows a path; "
+                       "ask for tests"))};
     }
     const std::vector<ValueId>& tested = op.regions[0].yields;
-    const ValueId margin = lines.Difference(tested[0], tested[1]);
+    ValueId margin = lines.Difference(tested[0], tested[1]);
+    if (op.attributes.has_entry) margin = WhereEntered(tested[0], tested[2], turn, margin, lines);
     Keep(ColumnOf(op, margin), margin, kept);
   }
 
   ValueId Blank(PathLines& lines, const Type& type) override { return lines.Real(kBlank, type); }
+
+  // A loop that is not entered makes no test of its end.
+  static ValueId WhereEntered(ValueId lhs, ValueId entry, ValueId turn, ValueId margin,
+                              PathLines& lines) {
+    const Type truth{ElementType::kBool, {}};
+    const ValueId enters = lines.Do(OpCode::kGe, {lhs, entry}, truth);
+    const ValueId none = lines.Number(0, lines.TypeOf(turn));
+    const ValueId is_later = lines.Do(OpCode::kGt, {turn, none}, truth);
+    const ValueId tests = lines.Do(OpCode::kOr, {enters, is_later}, truth);
+    const Type type = lines.TypeOf(margin);
+    return lines.Do(OpCode::kSelect, {tests, margin, lines.Real(kBlank, type)}, type);
+  }
 
   bool IsAsked(const Op& op) const { return asked_.count(op.attributes.site) != 0; }
 
@@ -67,7 +81,10 @@ class MarginRecorder : public StepRecorder {
 
 void CheckSites(const NumericalProgram& numerical, const std::vector<std::string>& sites) {
   std::vector<std::string> known;
-  for (const Site& site : numerical.sites) known.push_back(site.name);
+  for (const Site& site : numerical.sites) {
+    const bool is_own = WorldSite(site.name) == site.name;  // not of a run that follows a path
+    if (is_own) known.push_back(site.name);
+  }
   const std::unordered_set<std::string> names(known.begin(), known.end());
   std::unordered_set<std::string> seen;
   for (size_t i = 0; i < sites.size(); ++i) {
@@ -82,6 +99,18 @@ void CheckSites(const NumericalProgram& numerical, const std::vector<std::string
   }
 }
 
+// A site in a loop of 0 turns has no column.
+void CheckEvaluated(const std::vector<PathColumn>& columns, const std::vector<std::string>& sites) {
+  std::unordered_set<std::string> evaluated;
+  for (const PathColumn& column : columns) evaluated.insert(column.site);
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (evaluated.count(sites[i]) != 0) continue;
+    throw PassBudget::Ended{
+        FieldError(absl::StrCat("diagnostics.margins[", i, "]"),
+                   absl::StrCat("'", sites[i], "' is never evaluated: its loop has 0 turns"))};
+  }
+}
+
 }  // namespace
 
 std::string MarginExport(const std::string& site) { return absl::StrCat(kMarginSite, site); }
@@ -92,6 +121,7 @@ NumericalProgram RecordMargins(NumericalProgram numerical, const std::vector<std
   Program& program = numerical.program;
   MarginRecorder recorder(program, sites, budget);
   const std::vector<ValueId> margins = recorder.Run();
+  CheckEvaluated(recorder.columns(), sites);
   for (size_t k = 0; k < margins.size(); ++k) {
     AddExport(program, MarginExport(recorder.columns()[k].site), margins[k], budget);
   }

@@ -4,13 +4,14 @@
 // the numbers that the test compares, in the format in which it compares them, their difference
 // rounded to f64 (docs/numerics.md section 7); NaN where it was not evaluated, or one of both is
 // NaN. Its axes are those of the loops around the test, outermost first (step_recorder.h), then the
-// test's own. Of a loop that stops by one test of reals, that test is meant, not that of its entry.
+// test's own. A loop that one test of reals stops has the margin of this test, around which it stands
+// itself, and never that of the test of its entry.
 // Nothing of the program changes but its exports: the new values have Value::watched unset, so a
 // NaN among them is no birth, and the fingerprint stays that of the program without them.
 //
-// Errors: throws PassBudget::Ended: INVALID_ARGUMENT with "diagnostics.margins[i]" if `step` has no such site,
-//   it is named twice, or it is a loop that a bool stops (its tests have sites); IsLimit if one site
-//   may be evaluated more often in a step than an array may have elements (ProgramLimits).
+// Errors: throws PassBudget::Ended: INVALID_ARGUMENT with "diagnostics.margins[i]" if `step` has no
+//   such site or never evaluates it, if the site is named twice, or if it is a loop that a bool
+//   stops (its tests have sites); IsLimit as StepRecorder::Run.
 // Cost: linear in the program; an array element per evaluation of a step, at the caps of its loops.
 // Threads: pure.
 #pragma once

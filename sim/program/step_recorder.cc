@@ -7,6 +7,7 @@
 #include "sim/program/field_error.h"
 #include "sim/program/loop.h"
 #include "sim/program/path_decisions.h"
+#include "sim/program/step_work.h"
 #include "sim/program/verify.h"
 
 namespace simgrad::sim {
@@ -32,6 +33,7 @@ Type OfElements(const Op& loop, Type type) {
 std::vector<ValueId> StepRecorder::Run() {
   std::vector<Kept> kept = OfRegion(program_.step, std::nullopt);
   RefuseLarge();
+  RefuseMuch();
   std::vector<ValueId> values(columns_.size(), ValueId::kNone);
   for (const Kept& one : kept) values[one.column] = one.value;
   return values;
@@ -60,6 +62,23 @@ void StepRecorder::RefuseLarge() const {
                      column.width == 0 ? count / 8 : count * column.width, " bytes); the limit is ",
                      most, "; lower the caps of the loops around it"))};
   }
+}
+
+void StepRecorder::RefuseMuch() const {
+  const ProgramLimits limits;
+  int64_t elements = 0;
+  for (const PathColumn& column : columns_) elements += ElementCount(column.shape);
+  if (elements > limits.max_total_elements) {
+    throw PassBudget::Ended{
+        LimitError(field_, absl::StrCat("one step may decide ", elements, " times; the limit is ",
+                                        limits.max_total_elements, "; lower the caps of loops"))};
+  }
+  const double work = WorkAtCaps(program_, program_.step);
+  if (work <= static_cast<double>(limits.max_step_work)) return;
+  throw PassBudget::Ended{
+      LimitError(field_, absl::StrCat("to keep what is decided, one step may take ", work,
+                                      " element-operations at the caps of its loops; the limit is ",
+                                      limits.max_step_work, "; lower the caps"))};
 }
 
 std::vector<StepRecorder::Kept> StepRecorder::OfRegion(Region& region, const Wanted& wanted) {
@@ -100,17 +119,18 @@ void StepRecorder::OfWhile(Op& op, std::vector<Op>& before, std::vector<Kept>& k
   const size_t loop = columns_.size();
   OfLoop(op, kept);
   std::vector<Kept> tested = OfRegion(op.regions[0], WantedOf(op));
-  {
-    PathLines lines(program_, budget_, op.regions[0].ops);
-    OfTest(op, lines, tested);
-  }
   const std::vector<Kept> body = OfRegion(op.regions[1], std::nullopt);
-  if (tested.empty() && body.empty()) return;
+  const bool keeps_test = KeepsTest(op);
+  if (tested.empty() && body.empty() && !keeps_test) return;
   PathLines entry(program_, budget_, before);
   const Carried turn = Carry(op, entry, kCounter, entry.Number(0, OfElements(op, kCounter)));
   {
     PathLines lines(program_, budget_, op.regions[1].ops);
     Next(op, turn, lines.Do(OpCode::kAdd, {turn.body, lines.Number(1, kCounter)}, kCounter));
+  }
+  if (keeps_test) {
+    PathLines lines(program_, budget_, op.regions[0].ops);
+    OfTest(op, turn.test, lines, tested);
   }
   const int64_t cap = op.attributes.max_iter;
   const bool once_more = op.attributes.cap_order == CapOrder::kTestFirst;

@@ -5,8 +5,9 @@
 // where the test may run once more than the body. A loop carries or stacks the array; what was not
 // reached keeps the column's blank.
 // Errors: Run throws PassBudget::Ended, IsLimit with the field, if a column would have more elements
-//   or axes than an array may have (ProgramLimits).
-// Cost: linear in the program and in the elements of the columns. Threads: one object, one thread.
+//   or axes than an array may have, or the step more elements or work than a program may (ProgramLimits).
+// Cost: linear in the program. In the step, a `while` copies its columns in each iteration.
+// Threads: one object, one thread.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +48,10 @@ class StepRecorder {
   virtual void OfOperation(const Op& op, PathLines& lines, std::vector<Kept>& kept) = 0;
   // Keeps something of a loop's results, in the first column of the loop.
   virtual void OfLoop(const Op&, std::vector<Kept>&) {}
-  // Keeps something of its test; `lines` stand at the end of the test's.
-  virtual void OfTest(const Op&, PathLines&, std::vector<Kept>&) {}
+  // Whether OfTest keeps something of the test of a loop.
+  virtual bool KeepsTest(const Op&) const { return false; }
+  // `turn` is the number of the iteration, an i32; `lines` stand at the end of the test's.
+  virtual void OfTest(const Op&, ValueId /*turn*/, PathLines&, std::vector<Kept>&) {}
   // The values of a loop's test of which something may be kept; none: of all.
   virtual Wanted WantedOf(const Op&) const { return std::nullopt; }
   // A value of a column's that nothing gave.
@@ -68,6 +71,7 @@ class StepRecorder {
   };
 
   void RefuseLarge() const;
+  void RefuseMuch() const;
   std::vector<Kept> OfRegion(Region& region, const Wanted& wanted);
   void OfFor(Op& op, std::vector<Kept>& kept);
   void OfWhile(Op& op, std::vector<Op>& before, std::vector<Kept>& kept);

@@ -73,3 +73,21 @@ def test_a_pool_gives_those_of_one_server(server, told):
         shared = pool.rollout(BALL, **work(), margins=SITES, record=["y"], path=True)
     for site in SITES:
         np.testing.assert_array_equal(shared.margins[site], told.margins[site])
+
+
+def test_a_run_that_follows_a_path_has_those_of_its_tests(client, told):
+    along = client.rollout(BALL, **work(), path=told.path, margins=["contact"])
+    np.testing.assert_array_equal(along.margins["contact"], told.margins["contact"])
+    with pytest.raises(sg.InvalidArgument, match="follows a path"):
+        client.rollout(BALL, **work(), path=told.path, margins=["projection"])
+    with pytest.raises(sg.InvalidArgument, match="its sites: contact, projection$"):
+        client.rollout(BALL, **work(), path=told.path, margins=["margin contact"])
+
+
+def test_a_loop_that_is_not_entered_tested_nothing(client):
+    world = sg.World("bouncing_ball", contact="projection", elements=3, clamp=False, tol_enter=0.01)
+    result = client.rollout(world, **work(), margins=["projection"])
+    margins, iterations = result.margins["projection"], result.sites["projection"].iterations_max
+    tested = ~np.isnan(margins)
+    assert tested.any() and not tested.any(axis=-1).all()
+    assert tested.sum(axis=-1).max() == iterations.max() + 1

@@ -31,21 +31,27 @@ using equality::FirstDifference;
 using equality::Observe;
 using equality::Observed;
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // The sites whose diagnostics count what margins by element show: not loops that a bool stops, which
 // have none, nor those with a test of their entry, which is counted with that of their end.
-void FindOthers(const Region& region, std::set<std::string>& sites) {
+// `runs` is false within a loop of 0 turns, in which nothing has.
+void FindOthers(const Region& region, std::set<std::string>& sites, bool runs = true) {
   for (const Op& op : region.ops) {
-    if (op.code == OpCode::kWhile && (op.attributes.predicate || op.attributes.has_entry)) {
-      sites.insert(op.attributes.site);
-    }
-    for (const Region& nested : op.regions) FindOthers(nested, sites);
+    const bool is_other = op.attributes.predicate || op.attributes.has_entry;
+    if (!runs || (op.code == OpCode::kWhile && is_other)) sites.insert(op.attributes.site);
+    const bool turns = op.code != OpCode::kFor || op.attributes.max_iter > 0;
+    for (const Region& nested : op.regions) FindOthers(nested, sites, runs && turns);
   }
 }
-std::vector<std::string> SitesWithMargins(const NumericalProgram& program) {
+std::set<std::string> OthersOf(const NumericalProgram& program) {
   std::set<std::string> others;
   FindOthers(program.program.step, others);
+  return others;
+}
+std::vector<std::string> SitesWithMargins(const NumericalProgram& program) {
+  const std::set<std::string> others = OthersOf(program);
   std::vector<std::string> sites;
   for (const Site& site : program.sites) {
     if (others.count(site.name) == 0) sites.push_back(site.name);
@@ -89,8 +95,9 @@ std::vector<double> Numbers(const Tensor& tensor) {
 }
 
 struct Told {
-  uint64_t numbers = 0;  // that are not NaN
-  bool has_least = false;
+  uint64_t numbers = 0;                                    // that are not NaN
+  double least = std::numeric_limits<double>::infinity();  // magnitude
+  bool has_least = false;                                  // what the diagnostics tell is there
 };
 // Of one step, of all instances.
 Told Of(const Tensor& margins, int64_t steps, int64_t step, double least) {
@@ -103,6 +110,7 @@ Told Of(const Tensor& margins, int64_t steps, int64_t step, double least) {
       const double x = all[(n * static_cast<size_t>(steps) + static_cast<size_t>(step)) * each + e];
       if (std::isnan(x)) continue;
       ++told.numbers;
+      told.least = std::min(told.least, std::abs(x));
       told.has_least |= std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(least);
     }
   }
@@ -152,12 +160,14 @@ TEST_P(MarginsByElement, OfRandomProgramsAreThoseThatTheDiagnosticsCount) {
     for (size_t k = 0; k < margins.size(); ++k) {
       by_name[program.program.exports[pair->exports + k].name] = &margins[k];
     }
+    const std::set<std::string> others = OthersOf(*pair->plain.batch.program);
     size_t loop = 0, event = 0;
     for (const Site& site : program.sites) {
       const bool is_loop = site.kind == SiteKind::kTermination;
       const size_t at = is_loop ? loop++ : event++;
       const auto found = by_name.find(MarginExport(site.name));
-      if (found == by_name.end()) continue;
+      if (others.count(site.name) != 0) continue;
+      ASSERT_NE(found, by_name.end()) << site.name;
       SCOPED_TRACE(site.name);
       for (int64_t t = 0; t < steps; ++t) {
         SmallestMargin margin;
@@ -175,6 +185,7 @@ TEST_P(MarginsByElement, OfRandomProgramsAreThoseThatTheDiagnosticsCount) {
         const Told told = Of(*found->second, steps, t, margin.absolute);
         EXPECT_EQ(told.numbers, numbers);
         EXPECT_EQ(told.has_least, margin.any);
+        EXPECT_EQ(told.least, margin.any ? std::abs(margin.absolute) : kInfinity);
         counted += numbers;
         smallest += margin.any ? 1 : 0;
       }
@@ -209,9 +220,20 @@ Program Placed() {
                                return {Select(low, a[0], 2.0 * a[0])};
                              },
                              [&](const Vars& a) -> Vars { return {a[0]}; }});
+  const LoopResult entered = b.While(
+      {.site = "entered", .max_iter = 2}, {halves.carried[0]}, {},
+      [&](const Vars& c, const Vars&) -> LoopTest {
+        return {c[0], b.Literal(0.25), b.Literal(0.55), {}};
+      },
+      [&](const Vars& c, const Vars&, const Vars&) -> Vars { return {0.5 * c[0]}; });
+  const Vars unturned =
+      b.Scan(0, {entered.carried[0]}, {}, false, [&](Var, const Vars& c, const Vars&) -> Vars {
+        const Var never = b.Event("never", c[0], Comparison::kGt, c[0]);
+        return {Select(never, c[0], 2.0 * c[0])};
+      });
   const double infinity = std::numeric_limits<double>::infinity();
   b.Event("endless", b.Literal(infinity), Comparison::kLt, b.Literal(infinity));
-  b.SetNext({x + b.Broadcast(0.0 * taken[0], {2}, {})});
+  b.SetNext({x + b.Broadcast(0.0 * (taken[0] + unturned[0]), {2}, {})});
   absl::StatusOr<Program> program = b.Finish();
   EXPECT_TRUE(program.ok()) << program.status();
   return *std::move(program);
@@ -232,8 +254,8 @@ Work PlacedWork(const Program& world, const std::vector<std::string>& sites,
 }
 
 TEST_P(MarginsByElement, HaveTheAxesOfTheirLoopsAndAreNanWhereNothingWasDecided) {
-  const std::vector<std::string> sites = {"positive", "guarded", "halves", "inside",
-                                          "far",      "low",     "endless"};
+  const std::vector<std::string> sites = {"positive", "guarded", "halves",  "inside",
+                                          "far",      "low",     "entered", "endless"};
   const Work work = PlacedWork(Placed(), sites, {-1.0, 4.0, 0.58, 0.25});
   const auto run = Observe(Chosen(), work);
   ASSERT_TRUE(run.ok()) << run.status();
@@ -250,6 +272,9 @@ TEST_P(MarginsByElement, HaveTheAxesOfTheirLoopsAndAreNanWhereNothingWasDecided)
       {"inside", {{2, 1, 3}, {2, -1, kNan, kNan, kNan, kNan}}},
       {"far", {{2, 1}, {0.5 - f32(0.55F), f32(0.58F) - f32(0.55F)}}},
       {"low", {{2, 1}, {0, kNan}}},
+      // The first is not entered: 0.5 < 0.55.
+      {"entered",
+       {{2, 1, 3}, {kNan, kNan, kNan, f32(0.58F) - 0.25, f32(0.29F) - 0.25, f32(0.145F) - 0.25}}},
       {"endless", {{2, 1}, {kNan, kNan}}}};
   const std::vector<Export>& exports = work.batch.program->program.exports;
   ASSERT_EQ(run->exports.size(), exports.size());
@@ -284,6 +309,9 @@ TEST(Margins, AreRefusedWithTheFieldThatAsksForThem) {
   EXPECT_EQ(FieldOf(unknown), "diagnostics.margins[1]");
   EXPECT_NE(unknown.message().find("guarded, halves"), std::string::npos) << unknown;
   EXPECT_EQ(FieldOf(refused(placed, {"far", "far"})), "diagnostics.margins[1]");
+  const absl::Status never = refused(placed, {"never"});
+  EXPECT_EQ(FieldOf(never), "diagnostics.margins[0]");
+  EXPECT_NE(never.message().find("0 turns"), std::string::npos) << never;
   AdjointSpec adjoint;
   adjoint.final_state = {true};
   adjoint.trajectory_state = {false};
