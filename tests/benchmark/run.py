@@ -112,11 +112,12 @@ def through_the_client(repetitions: int) -> dict[str, float]:
 
 
 def medians(server: Server, calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Processor seconds of a call, of this process and the server's together, by name: all warm, and taken in turn."""
+    """Processor seconds of a call, of this process and the server's together, by name: all warm, and taken in turn, forth
+    and back, as a call is dearer after one that left other memory behind."""
     server.warm(*calls.values())
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
+    for turn in range(rounds):
+        for name, call in list(calls.items())[:: -1 if turn % 2 else 1]:
             here, there = time.process_time(), server.processor_seconds()
             call()
             samples[name].append(time.process_time() - here + server.processor_seconds() - there)
