@@ -6,8 +6,8 @@
 // Errors: CANCELLED if the budget is told to stop; IsLimit (field_error.h) if more would be written
 //   than it allows; INVALID_ARGUMENT with the field: unknown objective, unknown site in the policy
 //   ("policy.sites[i].site"), an input that cannot be differentiated ("wrt[i]"),
-//   a choice unfit for its loop ("loops[i]"), a path that cannot hold all decisions ("path"), a site
-//   that has no margins by element ("diagnostics.margins[i]").
+//   a choice unfit for its loop ("loops[i]"), a path that cannot hold all decisions ("path"), a
+//   site that has no margins by element ("diagnostics.margins[i]").
 #pragma once
 
 #include <optional>

@@ -1,13 +1,13 @@
 // Margins by element: what a test had between its sides, wherever and whenever it was evaluated.
 //
-// For each site that is asked for, RecordMargins adds an observable "margin SITE" of f64: a - b of
+// RecordMargins adds, for each site that is asked for, an observable "margin SITE" of f64: a - b of
 // the numbers that the test compares, in the format in which it compares them, their difference
 // rounded to f64 (docs/numerics.md section 7); NaN where it was not evaluated, or one of both is
 // NaN. Its axes are those of the loops around the test, outermost first (step_recorder.h), then the
-// test's own. A loop that one test of reals stops has the margin of this test, around which it stands
-// itself, and never that of the test of its entry.
-// Nothing of the program changes but its exports: the new values have Value::watched unset, so a
-// NaN among them is no birth, and the fingerprint stays that of the program without them.
+// test's own. The margin of a loop is that of the test that stops it, never that of the test of its
+// entry, and has an axis for its own iterations.
+// No value that was there changes. The new ones have Value::watched unset, so a NaN in them is no
+// birth, and the fingerprint stays that of the program without them.
 //
 // Errors: throws PassBudget::Ended: INVALID_ARGUMENT with "diagnostics.margins[i]" if `step` has no
 //   such site or never evaluates it, if the site is named twice, or if it is a loop that a bool

@@ -7,7 +7,6 @@
 #include "sim/program/field_error.h"
 #include "sim/program/loop.h"
 #include "sim/program/path_decisions.h"
-#include "sim/program/step_work.h"
 #include "sim/program/verify.h"
 
 namespace simgrad::sim {
@@ -33,7 +32,6 @@ Type OfElements(const Op& loop, Type type) {
 std::vector<ValueId> StepRecorder::Run() {
   std::vector<Kept> kept = OfRegion(program_.step, std::nullopt);
   RefuseLarge();
-  RefuseMuch();
   std::vector<ValueId> values(columns_.size(), ValueId::kNone);
   for (const Kept& one : kept) values[one.column] = one.value;
   return values;
@@ -45,7 +43,8 @@ void StepRecorder::Keep(PathColumn column, ValueId value, std::vector<Kept>& kep
 }
 
 void StepRecorder::RefuseLarge() const {
-  const int64_t most = ProgramLimits().max_elements;
+  const ProgramLimits limits;
+  int64_t in_all = 0;
   for (const PathColumn& column : columns_) {
     const int64_t count = ElementCount(column.shape);
     if (column.shape.size() > kMostAxes) {
@@ -55,30 +54,19 @@ void StepRecorder::RefuseLarge() const {
                                           "decisions have ",
                                           column.shape.size(), " axes; the limit is ", kMostAxes))};
     }
-    if (count <= most) continue;
-    throw PassBudget::Ended{LimitError(
-        field_,
-        absl::StrCat("'", column.site, "' may decide ", count, " times in one step (",
-                     column.width == 0 ? count / 8 : count * column.width, " bytes); the limit is ",
-                     most, "; lower the caps of the loops around it"))};
+    if (count > limits.max_elements) {
+      throw PassBudget::Ended{LimitError(
+          field_, absl::StrCat("'", column.site, "' may decide ", count, " times in one step (",
+                               column.width == 0 ? count / 8 : count * column.width,
+                               " bytes); the limit is ", limits.max_elements,
+                               "; lower the caps of the loops around it"))};
+    }
+    in_all += count;
   }
-}
-
-void StepRecorder::RefuseMuch() const {
-  const ProgramLimits limits;
-  int64_t elements = 0;
-  for (const PathColumn& column : columns_) elements += ElementCount(column.shape);
-  if (elements > limits.max_total_elements) {
-    throw PassBudget::Ended{
-        LimitError(field_, absl::StrCat("one step may decide ", elements, " times; the limit is ",
-                                        limits.max_total_elements, "; lower the caps of loops"))};
-  }
-  const double work = WorkAtCaps(program_, program_.step);
-  if (work <= static_cast<double>(limits.max_step_work)) return;
+  if (in_all <= limits.max_total_elements) return;
   throw PassBudget::Ended{
-      LimitError(field_, absl::StrCat("to keep what is decided, one step may take ", work,
-                                      " element-operations at the caps of its loops; the limit is ",
-                                      limits.max_step_work, "; lower the caps"))};
+      LimitError(field_, absl::StrCat("a step may decide ", in_all, " times in all; the limit is ",
+                                      limits.max_total_elements, "; lower the caps of loops"))};
 }
 
 std::vector<StepRecorder::Kept> StepRecorder::OfRegion(Region& region, const Wanted& wanted) {

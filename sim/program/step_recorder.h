@@ -1,11 +1,12 @@
 // Brings what operations of a step give out of the loops and branches around them.
 //
 // A column is what one operation gave. Outside a loop it has an axis for the loop: of its elements,
-// if it runs per element, and of its iterations, longer than the cap by one for what its test gives,
-// where the test may run once more than the body. A loop carries or stacks the array; what was not
-// reached keeps the column's blank.
-// Errors: Run throws PassBudget::Ended, IsLimit with the field, if a column would have more elements
-//   or axes than an array may have, or the step more elements or work than a program may (ProgramLimits).
+// if it runs per element, and of its iterations. That axis is longer than the cap by one for what
+// the test gives, where the test may run once more than the body. A loop carries or stacks the
+// array. What was not reached keeps the column's blank.
+// Errors: Run throws PassBudget::Ended, IsLimit with the field, if a column would have more
+//   elements or axes than an array may have, or all columns more elements than a program may
+//   (ProgramLimits).
 // Cost: linear in the program. In the step, a `while` copies its columns in each iteration.
 // Threads: one object, one thread.
 #pragma once
@@ -71,7 +72,6 @@ class StepRecorder {
   };
 
   void RefuseLarge() const;
-  void RefuseMuch() const;
   std::vector<Kept> OfRegion(Region& region, const Wanted& wanted);
   void OfFor(Op& op, std::vector<Kept>& kept);
   void OfWhile(Op& op, std::vector<Op>& before, std::vector<Kept>& kept);

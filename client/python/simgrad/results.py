@@ -195,7 +195,7 @@ class Rollout:
       halted: one Halted per instance that a halt of the world ended.
       margins: of a run with margins=[...], by site, f64 [N, T, loops..., own shape]: a - b of what the test
         compares, for each element and each evaluation; NaN where it was not evaluated. The axes of loops
-        are as in Column.shape (path.py), outermost first; a loop stands around its own test.
+        are as in Column.shape (path.py), outermost first; a loop has one for its own iterations too.
       path_signature: of the batch (int). path_signatures: [N] uint64.
       value: sum of weight * value over the instances, or None without an objective. values: [N]
         f64.

@@ -34,8 +34,8 @@ using equality::Observed;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The sites whose diagnostics count what margins by element show: not loops that a bool stops, which
-// have none, nor those with a test of their entry, which is counted with that of their end.
+// The sites whose diagnostics count what margins by element show: not loops that a bool stops,
+// which have none, nor those with a test of their entry, which is counted with that of their end.
 // `runs` is false within a loop of 0 turns, in which nothing has.
 void FindOthers(const Region& region, std::set<std::string>& sites, bool runs = true) {
   for (const Op& op : region.ops) {
@@ -196,8 +196,8 @@ TEST_P(MarginsByElement, OfRandomProgramsAreThoseThatTheDiagnosticsCount) {
   EXPECT_GT(in_loops, 5 * cases);
 }
 
-// A test of each kind of place: at the top with a guard, in the body of a loop, as what stops it, in
-// a branch, in a scan, and between infinities that are meant.
+// A test of each kind of place: at the top with a guard, in the body of a loop, as what stops it,
+// in a branch, in a scan, and between infinities that are meant.
 Program Placed() {
   Builder b("placed");
   const Var x = b.State("x", {2});
@@ -340,6 +340,38 @@ TEST(Margins, AreRefusedWithTheFieldThatAsksForThem) {
   ASSERT_TRUE(often.ok()) << often.status();
   EXPECT_EQ(FieldOf(refused(*often, {"formula"})), "diagnostics.margins[0]");
   EXPECT_TRUE(IsLimit(refused(*often, {"nested"})));
+}
+
+TEST(Margins, OfAllSitesTogetherHaveTheElementsOfAProgramAtMost) {
+  constexpr int kSites = 17;  // of 2^20 elements each
+  Builder b("many");
+  const Var x = b.State("x", {1024});
+  std::vector<std::string> sites;
+  const LoopResult loop = b.While(
+      {.site = "loop", .max_iter = 1024}, {x}, {},
+      [&](const Vars& c, const Vars&) -> LoopTest {
+        return {b.Reduce(OpCode::kReduceMax, c[0]), b.Literal(0.1), {}, {}};
+      },
+      [&](const Vars& c, const Vars&, const Vars&) -> Vars {
+        for (int k = 0; k < kSites; ++k) {
+          sites.push_back("site" + std::to_string(k));
+          b.Event(sites.back(), c[0], Comparison::kGt, b.Literal(0.1 * k, {1024}));
+        }
+        return {0.5 * c[0]};
+      });
+  b.SetNext({loop.carried[0]});
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  const auto told = [&](int count) {
+    const std::vector<std::string> some(sites.begin(), sites.begin() + count);
+    return Lower(*world, tests::PolicyOf({.preset = "f32"}), "", std::nullopt, nullptr,
+                 {.margins = some})
+        .status();
+  };
+  EXPECT_TRUE(told(kSites - 1).ok()) << told(kSites - 1);
+  const absl::Status refused = told(kSites);
+  EXPECT_TRUE(IsLimit(refused)) << refused;
+  EXPECT_EQ(FieldOf(refused), "diagnostics.margins");
 }
 
 }  // namespace
