@@ -48,7 +48,7 @@ class MarginRecorder : public StepRecorder {
     Keep(ColumnOf(op, margin), margin, kept);
   }
 
-  ValueId Blank(PathLines& lines, const Type& type) override { return lines.Real(kBlank, type); }
+  ValueId Blank(PathLines& lines, Type type) override { return lines.Real(kBlank, type); }
 
   // A loop that is not entered makes no test of its end.
   static ValueId WhereEntered(ValueId lhs, ValueId entry, ValueId turn, ValueId margin,

@@ -23,7 +23,7 @@ class PathRecorder : public StepRecorder {
   }
   // The count of a loop says what only stops it.
   Wanted WantedOf(const Op& op) const override { return PathDecisions::BehindExports(op); }
-  ValueId Blank(PathLines& lines, const Type& type) override { return lines.Number(0, type); }
+  ValueId Blank(PathLines& lines, Type type) override { return lines.Number(0, type); }
 
   PathDecisions decisions_;
 };

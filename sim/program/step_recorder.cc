@@ -163,8 +163,7 @@ void StepRecorder::AddAxis(size_t column, int64_t length, int32_t loop) {
   columns_[column].loops.insert(columns_[column].loops.begin(), loop);
 }
 
-StepRecorder::Carried StepRecorder::Carry(Op& op, PathLines& before, const Type& type,
-                                          ValueId first) {
+StepRecorder::Carried StepRecorder::Carry(Op& op, PathLines& before, Type type, ValueId first) {
   const size_t place = static_cast<size_t>(op.attributes.carried++);
   Carried carried{place, before.NewValue(type), before.NewValue(type),
                   before.NewValue(OfElements(op, type))};
@@ -176,7 +175,7 @@ StepRecorder::Carried StepRecorder::Carry(Op& op, PathLines& before, const Type&
   return carried;
 }
 
-StepRecorder::Carried StepRecorder::CarryColumn(Op& op, std::vector<Op>& before, const Type& type) {
+StepRecorder::Carried StepRecorder::CarryColumn(Op& op, std::vector<Op>& before, Type type) {
   PathLines lines(program_, budget_, before);
   return Carry(op, lines, type, Blank(lines, OfElements(op, type)));
 }

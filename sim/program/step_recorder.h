@@ -56,7 +56,7 @@ class StepRecorder {
   // The values of a loop's test of which something may be kept; none: of all.
   virtual Wanted WantedOf(const Op&) const { return std::nullopt; }
   // A value of a column's that nothing gave.
-  virtual ValueId Blank(PathLines& lines, const Type& type) = 0;
+  virtual ValueId Blank(PathLines& lines, Type type) = 0;
 
   // Adds a column and what is in it.
   void Keep(PathColumn column, ValueId value, std::vector<Kept>& kept);
@@ -65,7 +65,8 @@ class StepRecorder {
   PassBudget& budget_;
 
  private:
-  // A value that a loop carries; of a loop per element each has its own.
+  // A value that a loop carries; of a loop per element each has its own. Types are taken by value:
+  // those of the program move when it gets a value.
   struct Carried {
     size_t place;
     ValueId test, body, result;
@@ -78,8 +79,8 @@ class StepRecorder {
   void OfBranch(Op& op, std::vector<Op>& before, std::vector<Kept>& kept);
   Type Outside(const Kept& inside, int64_t length, size_t loop);
   void AddAxis(size_t column, int64_t length, int32_t loop);
-  Carried Carry(Op& op, PathLines& before, const Type& type, ValueId first);
-  Carried CarryColumn(Op& op, std::vector<Op>& before, const Type& type);
+  Carried Carry(Op& op, PathLines& before, Type type, ValueId first);
+  Carried CarryColumn(Op& op, std::vector<Op>& before, Type type);
   void Next(Op& op, const Carried& carried, ValueId value);
   ValueId Export(Op& op, const Carried& carried, ValueId value);
 
