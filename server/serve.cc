@@ -74,7 +74,7 @@ bool IsSetByOperator(const char* parameter, const char* older) {
 // instance over 1,000 steps, a third of its processor time. At the end of an arena kKept bytes may
 // stay free. Parameters that the operator set take precedence.
 void KeepFreedMemory() {
-  constexpr int kKept = 8 << 20;
+  constexpr int kKept = 2 << 20;
   constexpr int kGrowth = 1 << 20;
   const auto set = [](int parameter, int value, const char* name, const char* older) {
     if (!IsSetByOperator(name, older)) mallopt(parameter, value);
