@@ -4,8 +4,8 @@
 // Maths: Max and Min are maximum and minimum of IEEE 754-2019: NaN propagates, -0 < +0. Round goes
 //   to the nearest integer, ties to even.
 // Accuracy: exact; the result is a value of the operands' format, whichever that is. A NaN result
-//   is the canonical NaN of the carrier, but of Abs, Neg and Min, and on a GPU of Max: they leave its
-//   bits open, as arithmetic does. Zero results of Floor, Ceil, Trunc and Round keep the
+//   is the canonical NaN of the carrier, but of Abs, Neg, Min, Relu, AtLeast and AtMost, and on a GPU of
+//   Max: they leave its bits open, as arithmetic does. Zero results of Floor, Ceil, Trunc and Round keep the
 //   operand's sign; Sign of either zero is +0.
 // Errors: none. Cost: a few operations without a branch, for vector kernels too.
 // Threads: pure; host and device; Floor and Round need round to nearest in the caller's thread.
@@ -60,14 +60,45 @@ SIMGRAD_HD inline double Min(double a, double b) {
   return !((a < b) | (a > b)) ? DoubleOf(BitsOf(a) | BitsOf(b)) : smaller;
 }
 
+// Max(x, +0).
+SIMGRAD_HD inline float Relu(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return Max(x, 0.0f);
+#else
+  const float positive = x > 0.0f ? x : 0.0f;
+  return x != x ? x : positive;
+#endif
+}
+SIMGRAD_HD inline double Relu(double x) {
+  const double positive = x > 0.0 ? x : 0.0;
+  return x != x ? x : positive;
+}
+
+// Max(x, bound) for a bound that is neither NaN nor +0: one instruction, which gives x where the two
+// are equal or x is NaN.
+SIMGRAD_HD inline float AtLeast(float x, float bound) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return Max(x, bound);
+#else
+  return bound > x ? bound : x;
+#endif
+}
+SIMGRAD_HD inline double AtLeast(double x, double bound) { return bound > x ? bound : x; }
+
+// Min(x, bound) for a bound that is neither NaN nor -0.
+SIMGRAD_HD inline float AtMost(float x, float bound) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return Min(x, bound);
+#else
+  return bound < x ? bound : x;
+#endif
+}
+SIMGRAD_HD inline double AtMost(double x, double bound) { return bound < x ? bound : x; }
+
 SIMGRAD_HD inline float Abs(float x) { return FloatOf(BitsOf(x) & 0x7FFFFFFFu); }
 SIMGRAD_HD inline float Neg(float x) { return FloatOf(BitsOf(x) ^ 0x80000000u); }
 SIMGRAD_HD inline double Abs(double x) { return DoubleOf(BitsOf(x) & 0x7FFFFFFFFFFFFFFFu); }
 SIMGRAD_HD inline double Neg(double x) { return DoubleOf(BitsOf(x) ^ (uint64_t{1} << 63)); }
-
-// max(x, 0), hence +0 for -0 and NaN for NaN.
-SIMGRAD_HD inline float Relu(float x) { return x > 0.0f ? x : (x != x ? Canonical(x) : 0.0f); }
-SIMGRAD_HD inline double Relu(double x) { return x > 0.0 ? x : (x != x ? Canonical(x) : 0.0); }
 
 SIMGRAD_HD inline float Sign(float x) {
   return x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : (x != x ? Canonical(x) : 0.0f));

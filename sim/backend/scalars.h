@@ -138,6 +138,9 @@ LONG_FUNCTION double Rem(double a, double b) { return precision::Rem(a, b); }
   UNARY(sign, F, s, precision::Sign(a))                                                           \
   BINARY(min, F, s, precision::Min(a, b))                                                         \
   BINARY(max, F, s, precision::Max(a, b))                                                         \
+  UNARY(relu, F, s, precision::Relu(a))                                                           \
+  BINARY(at_least, F, s, precision::AtLeast(a, b))                                                \
+  BINARY(at_most, F, s, precision::AtMost(a, b))                                                  \
   UNARY(sqrt, F, s, L::Sqrt(a))                                                                   \
   UNARY(floor, F, s, precision::Floor(a))                                                         \
   UNARY(round, F, s, precision::Round(a))                                                         \

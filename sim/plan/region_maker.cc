@@ -84,6 +84,7 @@ Register RegionMaker::NumberLike(double number, const Value& value, std::string 
         .number = static_cast<int64_t>(plan_.numbers.size()),
         .comment = std::move(comment)});
   plan_.numbers.push_back(precision::RoundTo(*value.format, number));
+  known_[result] = plan_.numbers.back();
   return result;
 }
 

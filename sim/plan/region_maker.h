@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/op/lowering.h"
@@ -149,6 +150,7 @@ class RegionMaker {
   void ChangeFormat(const Op& op);
   void AdjointOperation(const Op& op);
   void Elementwise(const Op& op);
+  Register ExtremeOfTwo(const Op& op, std::vector<Register> operands);
   void Absorbed(const Op& op, const Addition& addition, std::vector<Register> operands,
                 Register sum);
   void Literal(const Op& op);
@@ -301,8 +303,9 @@ class RegionMaker {
   std::vector<BufferId> inputs_;
   const bool adjoint_draws_;  // whether reversed loops need to know where they are
   std::vector<Statement>* block_;
-  std::vector<const Region*> regions_;  // being written, outermost first
-  std::vector<bool> behind_;            // by value: whether a predicate hangs on it
+  std::unordered_map<Register, double> known_;  // numbers of the program
+  std::vector<const Region*> regions_;          // being written, outermost first
+  std::vector<bool> behind_;                    // by value: whether a predicate hangs on it
   DecidingTests tests_;
   const Additions* additions_ = nullptr;    // null: none is counted
   const Region* made_by_region_ = nullptr;  // what made_by_ belongs to

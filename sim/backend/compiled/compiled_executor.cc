@@ -111,14 +111,18 @@ class Compiled : public CompiledExecutor {
     return *taken ? std::unique_ptr<Run>(*std::move(run)) : nullptr;
   }
 
-  // Nothing where the reference runs a program that is too large to compile.
+  // Nothing where the reference runs a program that is too large to compile, or a little work that comes
+  // first: a plan would take longer than the run.
   absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
                                                    const RangeSteps& steps) const override {
     if (absl::Status status = CheckBatch(batch, options.stop); !status.ok()) return status;
-    std::shared_ptr<const PlannedProgram> planned;
-    const absl::Status made =
-        UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
-    if (!made.ok()) return made;
+    std::shared_ptr<const PlannedProgram> planned = kept_->plans.Find(batch, options.recording);
+    if (planned == nullptr) {
+      if (IsLittle(batch) && !kept_->seen.Saw(batch.program)) return std::optional<MemoryNeed>();
+      const absl::Status made =
+          UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
+      if (!made.ok()) return made;
+    }
     if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
     const absl::StatusOr<WeightsNeed> weights = NeedOfWeights(*planned, batch, options);
     if (!weights.ok()) return weights.status();

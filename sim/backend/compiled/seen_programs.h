@@ -13,6 +13,13 @@ namespace simgrad::sim::compiled {
 
 class SeenPrograms {
  public:
+  // Whether SawBefore was called for this program.
+  bool Saw(const std::shared_ptr<const NumericalProgram>& program) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto entry = seen_.find(program.get());
+    return entry != seen_.end() && !entry->second.expired();
+  }
+
   // Whether it was called for this program before.
   bool SawBefore(const std::shared_ptr<const NumericalProgram>& program) {
     constexpr size_t kMost = 4096;
@@ -30,7 +37,7 @@ class SeenPrograms {
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unordered_map<const NumericalProgram*, std::weak_ptr<const NumericalProgram>> seen_;
   std::list<const NumericalProgram*> order_;  // the newest first
 };

@@ -2,6 +2,7 @@
 #include "sim/plan/make_plan.h"
 
 #include <cstdlib>
+#include <string>
 
 #include "gtest/gtest.h"
 #include "sim/plan/print.h"
@@ -38,6 +39,27 @@ TEST(MakePlan, ScalarsAreRegistersAndAStepEndsInACommit) {
             "  %2: f32 = mul_f32(%0, %1)\n"
             "  commit\n"
             "    field0.x[0] = %2\n");
+}
+
+// What the larger or the smaller of a state and a number is called.
+std::string FunctionBeside(double bound, bool larger) {
+  Builder b("bounded");
+  const Var x = b.State("x", {});
+  const Var number = b.Literal(bound);
+  b.SetNext({larger ? Max(x, number) : Min(number, x)});
+  for (const Statement& s : PlanOf(b).step.statements) {
+    if (s.code == Code::kCall) return s.function;
+  }
+  return "";
+}
+
+TEST(MakePlan, ABoundIsAskedNoMoreThanItNeeds) {
+  EXPECT_EQ(FunctionBeside(0.0, true), "relu_f32");
+  EXPECT_EQ(FunctionBeside(-0.0, true), "at_least_f32");
+  EXPECT_EQ(FunctionBeside(2.5, true), "at_least_f32");
+  EXPECT_EQ(FunctionBeside(0.0, false), "at_most_f32");
+  EXPECT_EQ(FunctionBeside(-0.0, false), "min_f32");
+  EXPECT_EQ(FunctionBeside(-2.5, false), "at_most_f32");
 }
 
 // Of a gradient of 8,000 operations, at the latest after half a million element-operations.
