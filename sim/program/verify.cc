@@ -147,6 +147,11 @@ absl::Status Verifier::CheckInputType(const Input& input, const std::string& fie
   if (input.default_value && !std::isfinite(*input.default_value)) {
     return FieldError(field + ".default_value", "must be finite");
   }
+  if (input.default_value && !Holds(type.element, *input.default_value)) {
+    return FieldError(field + ".default_value",
+                      absl::StrCat(*input.default_value, " is not a number that ",
+                                   ElementTypeName(type.element), " holds, or not exactly"));
+  }
   return absl::OkStatus();
 }
 

@@ -218,7 +218,9 @@ absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {
         return FieldError(field + ".literal", "an infinite number is a real");
       }
       if (!Holds(element, x)) {
-        return FieldError(field + ".literal", "is not an integer that fits");
+        return FieldError(field + ".literal",
+                          absl::StrCat(x, " is not a number that ", ElementTypeName(element),
+                                       " holds, or not exactly"));
       }
     }
   }

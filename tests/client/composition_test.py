@@ -191,7 +191,7 @@ def observed_otherwise(x: sg.State, u: sg.Control = 0.0):
     [
         (lambda: sg.compose(sg.World("bouncing_ball"), feedback), r"client.program\(world\).source"),
         (lambda: sg.compose(pendulum, feedback, control="push"), "has no control push; it has torque, wind"),
-        (lambda: sg.compose(sg.compose(pendulum, lambda angle: (angle, angle)), feedback), "control none: each once"),
+        (lambda: sg.compose(sg.compose(pendulum, lambda angle: (angle, angle)), feedback), "no control that a controller could compute"),
         (lambda: sg.compose(pendulum, lambda mass: mass, control="torque"), "has no mass to read; it has angle, gravity"),
         (lambda: sg.compose(pendulum, lambda torque: torque, control="torque"), "torque: it is what a controller computes"),
         (lambda: sg.compose(pendulum, lambda work: work, control="torque"), "cannot read work: it depends on torque"),

@@ -11,7 +11,7 @@ import grpc
 from simgrad import request, results
 from simgrad.calls import Calls, checked_timeout
 from simgrad.hessian import HessianVector, hessian_vector
-from simgrad.kept import Keep
+from simgrad.kept import Keep, kept_as
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.path import Path
 from simgrad.policy import Policy, policy_message
@@ -302,7 +302,7 @@ class Client:
         terms = self._calls.terms(timeout, retry)
         declared = lambda: self._runs.declared(world, terms)
         made = request.rollout_spec(world, declared, **spec)
-        how = Keep() if keep is True else keep or None
+        how = kept_as(keep)
         sends = how is not None and self._runs.can_keep(terms)
         message = request.rollout_request(
             made, weights=weights, keep=how.to_proto(made, declared) if how and sends else None
@@ -567,7 +567,7 @@ class Client:
         Args:
           runs: k, beside the run of the policy itself.
           orders: True: run i, from 1 on, sums in the order shuffled(i), in every role; or a list of orders,
-            one for each run.
+            of which run i has the i-th: there are no more runs than orders.
           stochastic: run i rounds what is cast into a role up or down by chance, drawn by seed i.
           gradient: False: rollouts are run.
           progress, timeout, arguments: as for `compare`.

@@ -123,6 +123,8 @@ def _controls_of(program: program_pb2.Program, control: str | Sequence[str] | No
         raise ValueError(
             f"{program.name} has no control {', '.join(unknown)}; it has {', '.join(there) or 'none'}"
         )
+    if not there:
+        raise ValueError(f"{program.name} has no control that a controller could compute")
     if not names or len(set(names)) != len(names):
         raise ValueError(f"control {', '.join(names) or 'none'}: each once, of {', '.join(there) or 'none'}")
     return names

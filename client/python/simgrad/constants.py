@@ -29,6 +29,9 @@ _NAMES: dict[int, str] = {
     ELEMENT_TYPE_U8: "u8",
 }
 
+_ALL_TYPES = "one of real, i32, i64, u32, u8, bool, or a dtype of NumPy"
+LARGEST_WHOLE = 2**53  # from 0 on, all are numbers of f64
+
 _DTYPES: dict[int, type] = {
     ELEMENT_TYPE_BOOL: np.bool_,
     ELEMENT_TYPE_I32: np.int32,
@@ -54,7 +57,10 @@ def element_of(dtype: Any) -> int:
     for element, name in _NAMES.items():
         if dtype == name or (isinstance(dtype, int) and dtype is not True and dtype == element):
             return element
-    kind = np.dtype(dtype)
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"dtype {dtype!r}: {_ALL_TYPES}") from None
     if kind.kind == "f":
         return ELEMENT_TYPE_REAL
     if kind.kind == "b":
@@ -65,7 +71,7 @@ def element_of(dtype: Any) -> int:
         return ELEMENT_TYPE_I32
     if kind in (np.uint32, np.uint8):
         return ELEMENT_TYPE_U32 if kind == np.uint32 else ELEMENT_TYPE_U8
-    raise TypeError(f"dtype {dtype!r}: one of real, i32, i64, u32, u8, bool, or a dtype of NumPy")
+    raise TypeError(f"dtype {dtype!r}: {_ALL_TYPES}")
 
 
 def dtype_of(element: int) -> np.dtype[Any]:
@@ -101,6 +107,46 @@ def met_element(x: Any, others: Iterable[int]) -> int:
         return own_element(x)
     known = set(others) - {ELEMENT_TYPE_BOOL}
     return widest(known) if known else own_element(x)
+
+
+def holds(element: int, array: np.ndarray) -> bool:
+    """Whether every number of an array is one of the element type."""
+    if array.size == 0 or element == ELEMENT_TYPE_REAL:
+        return True
+    if array.dtype.kind == "f" and not (array == np.floor(array)).all():  # NaN is none either
+        return False
+    if element == ELEMENT_TYPE_BOOL:
+        return bool(((array == 0) | (array == 1)).all())
+    limits = np.iinfo(_DTYPES[element])
+    return int(array.min()) >= limits.min and int(array.max()) <= limits.max
+
+
+def range_of(element: int) -> str:
+    """The numbers of an element type of integers or bools, for people."""
+    if element == ELEMENT_TYPE_BOOL:
+        return "0 or 1"
+    limits = np.iinfo(_DTYPES[element])
+    return f"a whole number from {limits.min} to {limits.max}"
+
+
+def default_of(name: str, default: Any, element: int) -> float | None:
+    """The default of an input as it travels. Raises TypeError or ValueError for one that the element type does not
+    hold, or that is not exact."""
+    if default is None:
+        return None
+    try:
+        number = float(default)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: a default is one number, not {default!r}") from None
+    if not np.isfinite(number):
+        raise ValueError(f"{name}: a default is finite, not {default!r}")
+    if element == ELEMENT_TYPE_REAL:
+        return number
+    if number != int(number) or not holds(element, np.array([int(default)], object)):
+        raise ValueError(f"{name}: a default of {element_name(element)} is {range_of(element)}, not {default!r}")
+    if abs(number) > LARGEST_WHOLE:
+        raise ValueError(f"{name}: a default beyond 2^53 is not exact; send the number with the request")
+    return number
 
 
 def numbers_of(array: np.ndarray) -> list[float]:

@@ -139,6 +139,8 @@ class ControlFlow(Operations):
         count = self._leading(scanned) if scanned else length
         if count is None:
             raise ValueError(f"{self.here()}scan needs something to scan, or a length")
+        if length is not None and length != count:
+            raise ValueError(f"{self.here()}scan of {count} elements has {count} turns, not length={length}")
         op = self._control(
             "for",
             max_iter=count,
@@ -200,6 +202,8 @@ class ControlFlow(Operations):
         self, choice: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Any]
     ) -> list[Expression]:
         choice, args = self.value(choice), [self.value(x) for x in _listed(args)]
+        if not regions:
+            raise ValueError(f"{self.here()}switch needs a branch to take")
         op = self._control("cond", operands=[x.value for x in (choice, *args)])
         types: list[tuple[tuple[int, ...], int]] = []
         for write in regions:

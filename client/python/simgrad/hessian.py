@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 GROUPS = ("initial", "params", "controls")
 # Spacing of the numbers from 1 on, by the format of role dynamics.
-_EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+_EPSILON = {
+    **{"f64": 2.0**-52, "f32": 2.0**-23, "tf32": 2.0**-10, "f16": 2.0**-10, "bf16": 2.0**-7},
+    **{"e4m3": 2.0**-3, "e5m2": 2.0**-2},
+}
 _SMALLER = 8.0
 # Options of `gradient` that a rollout does not take, or that do not bear on its path.
 _OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops", "return_tree", "weights", "clip_norm")

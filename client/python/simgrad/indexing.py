@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
+from simgrad.v1.program_pb2 import (
+    ELEMENT_TYPE_BOOL,
+    ELEMENT_TYPE_I32,
+    ELEMENT_TYPE_REAL,
+    ELEMENT_TYPE_U8,
+)
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
@@ -43,7 +48,9 @@ class Places:
         self._key = key
 
     def __getitem__(self, key: Any) -> "Places":
-        return Places(self._x, key)
+        if self._key is not None:
+            raise TypeError(f"{self._x.builder.here()}x.at takes one key: write x.at[i, j], not x.at[i][j]")
+        return Places(self._x, key if isinstance(key, tuple) else (key,))
 
     def set(self, y: Any) -> "Expression":
         """x[key] = y; where a place stands several times, the last wins."""
@@ -68,7 +75,8 @@ class Places:
         if not any(_is_value(e) for e in entries):
             numbers = _numbers(x, entries)
             return self._flat(combine, y, numbers.ravel().astype(np.int32), numbers.shape, "clip")
-        if _is_i32(entries[0]) and all(_is_whole(e) for e in entries[1:]):
+        if entries and _is_i32(entries[0]) and all(_is_whole(e) for e in entries[1:]):
+            y = b.value(y, x.element)
             return b.scatter(x, entries[0], y, axes=0, bounds="drop", combine=combine)
         number: Any = _number(x, entries, outside=x.size)
         return self._flat(combine, y, number.reshape(-1), number.shape, "drop")
@@ -89,6 +97,10 @@ class Places:
 
 def _is_value(entry: Any) -> bool:
     return hasattr(entry, "builder")
+
+
+def _is_mask(entry: Any) -> bool:
+    return isinstance(entry, (list, np.ndarray)) and np.asarray(entry).dtype == bool
 
 
 def _is_i32(entry: Any) -> bool:
@@ -113,6 +125,9 @@ def _is_basic(entry: Any) -> bool:
 def _entries(x: "Expression", key: Any) -> Key:
     """One entry per axis of x, and None for new axes. Arrays of bools become indices."""
     given = list(key) if isinstance(key, tuple) else [key]
+    if any(_is_mask(entry) for entry in given):
+        # NumPy looks at the shapes of masks; what is computed stands for a whole axis.
+        _known(x, tuple(slice(None) if _is_value(entry) else entry for entry in given))
     entries: list[Any] = []
     for entry in given:
         if isinstance(entry, slice) and any(
@@ -127,7 +142,7 @@ def _entries(x: "Expression", key: Any) -> Key:
                 f"{x.builder.here()}x[...] takes computed indices, not computed reals or bools: the shape would depend on "
                 "data; use sg.where(c, x, 0)"
             )
-        if isinstance(entry, (list, np.ndarray)) and np.asarray(entry).dtype == bool:
+        if _is_mask(entry):
             entries.extend(np.nonzero(np.asarray(entry)))
         else:
             entries.append(entry)
@@ -193,7 +208,7 @@ def _computed(x: "Expression", entries: Key) -> "Expression":
     for length, axis in zip(lengths, chosen):
         place = entries[axis]
         if _is_value(place):
-            place = b.min(b.max(place, np.int32(0)), np.int32(length - 1)).astype("i32")
+            place = _clipped(place, length)
         else:
             place = _place(x, place, length)
         number = number * np.int32(length) + place
@@ -205,8 +220,19 @@ def _nearest(x: "Expression", place: "Expression", length: int) -> "Expression":
     """An index as an i32; that of another type is clipped before it becomes one."""
     if place.element == ELEMENT_TYPE_I32:
         return place
-    b = x.builder
+    return _clipped(place, length)
+
+
+def _clipped(place: "Expression", length: int) -> "Expression":
+    """The nearest index within the length, as an i32."""
+    b = place.builder
+    place = _comparable(place)
     return b.min(b.max(place, np.int32(0)), np.int32(length - 1)).astype("i32")
+
+
+def _comparable(place: "Expression") -> "Expression":
+    """An index in a type that holds every length of an axis: those of u8 as i32."""
+    return place.astype("i32") if place.element == ELEMENT_TYPE_U8 else place
 
 
 def _place(x: "Expression", entry: Any, length: int) -> np.ndarray:
@@ -254,9 +280,10 @@ def _number(x: "Expression", entries: Key, outside: int | None = None) -> "Expre
             continue
         if _is_value(entry):
             if outside is not None:
+                place = _comparable(place)
                 held = (place >= np.int32(0)) & (place < np.int32(length))
                 inside = held if inside is None else inside & held
-            place = b.min(b.max(place, np.int32(0)), np.int32(length - 1)).astype("i32")
+            place = _clipped(place, length)
         number = number * np.int32(length) + place
     if outside is not None and inside is not None:
         return b.where(inside, number, np.int32(outside))

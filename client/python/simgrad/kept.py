@@ -46,8 +46,15 @@ class Keep:
             wrt=[request.input_name(name, spec, declared) for name in self.wrt],
             cotangent_final_state=self.state,
             cotangent_trajectory=self.trajectory,
-            loops=[how.to_proto(site) for site, how in (self.loops or {}).items()],
+            loops=request.loop_derivatives(self.loops),
         )
+
+
+def kept_as(keep: bool | Keep | None) -> Keep | None:
+    """Reads the `keep` argument of a rollout. Gives None where nothing is to be kept."""
+    if keep is None or isinstance(keep, (bool, Keep)):
+        return Keep() if keep is True else keep or None
+    raise TypeError(f"keep is True or a simgrad.Keep, not {keep!r}")
 
 
 class KeptRun:

@@ -12,11 +12,14 @@ import numpy as np
 
 from simgrad.array_shapes import array_shape
 from simgrad.constants import (
+    LARGEST_WHOLE,
     constant,
     element_name,
+    holds,
     met_element,
     numbers_of,
     own_element,
+    range_of,
     widest,
 )
 from simgrad.expression import Expression as Expression
@@ -25,6 +28,7 @@ from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_BOOL,
     ELEMENT_TYPE_I32,
+    ELEMENT_TYPE_I64,
     ELEMENT_TYPE_REAL,
     ELEMENT_TYPE_U8,
     ELEMENT_TYPE_U32,
@@ -38,7 +42,9 @@ Shape = tuple[int, ...]
 
 _SMALL_FORMATS = ("e4m3", "e5m2")  # of fake_quantize
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
-_INPUTS = 0  # the scope of inputs, which every region sees
+# Scopes: that of inputs, which every region sees, and that of the step.
+INPUTS = 0
+STEP = 1
 
 
 class OperationWriter:
@@ -55,7 +61,7 @@ class OperationWriter:
         self._regions = [self.program.step]
         self._role = ""
         self._site = ""
-        self._scopes = [_INPUTS, 1]  # of the regions that can be seen
+        self._scopes = [INPUTS, STEP]  # of the regions that can be seen
         self._scope_count = 1
         self._scope_of: list[int] = []  # by value
         self._lines: list[str] = []  # by value
@@ -87,6 +93,15 @@ class OperationWriter:
                 else np.broadcast_to(array, shape)
             )
         kept = own_element(value) if element is None else element
+        if not holds(kept, array):
+            outside = next(n for n in array.flat if not holds(kept, n))
+            raise ValueError(f"{self.here()}a constant of {element_name(kept)} is {range_of(kept)}, not {outside}")
+        whole = array if array.dtype.kind in "iu" else np.zeros(0, np.int64)
+        if kept == ELEMENT_TYPE_I64 and ((whole > LARGEST_WHOLE) | (whole < -LARGEST_WHOLE)).any():
+            # A literal travels as f64: halves of it are exact.
+            wide = whole.astype(np.int64)
+            high, low = (self.literal(half, element=kept) for half in (wide >> 32, wide & 0xFFFFFFFF))
+            return self.apply("or", self.apply("shl", high, np.int64(32)), low)
         return self._emit("literal", [], array.shape, kept, literal=numbers_of(array))
 
     def uniform(self, shape: Sequence[int] = ()) -> Expression:
@@ -329,7 +344,7 @@ class OperationWriter:
 
     def _test_name(self, x: Expression) -> dict[str, str]:
         """The site of a comparison in a program with a level, else nothing; costs and `initial` have no sites."""
-        in_step = 1 in self._scopes
+        in_step = STEP in self._scopes
         if not self.program.level or x.element != ELEMENT_TYPE_REAL or not in_step:
             return {}
         scope = self._site or source_line().function

@@ -22,8 +22,10 @@ from simgrad import numpy_functions
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
+from .constants import default_of
 from .control_flow import ControlFlow
 from .expression import Expression
+from .operation_writer import INPUTS, STEP
 
 
 class ProgramBuilder(ControlFlow):
@@ -55,9 +57,13 @@ class ProgramBuilder(ControlFlow):
         return self._input(program_pb2.INPUT_KIND_STATE, name, shape, default, element)
 
     def param(
-        self, name: str, shape: Sequence[int] = (), default: float | None = None
+        self,
+        name: str,
+        shape: Sequence[int] = (),
+        default: float | None = None,
+        element: int = ELEMENT_TYPE_REAL,
     ) -> Expression:
-        return self._input(program_pb2.INPUT_KIND_PARAM, name, shape, default)
+        return self._input(program_pb2.INPUT_KIND_PARAM, name, shape, default, element)
 
     def weights(self, name: str, shape: Sequence[int], default: float | None = None) -> Expression:
         """A param that all instances share, such as the matrices and biases of a network.
@@ -71,14 +77,22 @@ class ProgramBuilder(ControlFlow):
         return made
 
     def control(
-        self, name: str, shape: Sequence[int] = (), default: float | None = None
+        self,
+        name: str,
+        shape: Sequence[int] = (),
+        default: float | None = None,
+        element: int = ELEMENT_TYPE_REAL,
     ) -> Expression:
-        return self._input(program_pb2.INPUT_KIND_CONTROL, name, shape, default)
+        return self._input(program_pb2.INPUT_KIND_CONTROL, name, shape, default, element)
 
     def data(
-        self, name: str, shape: Sequence[int] = (), default: float | None = None
+        self,
+        name: str,
+        shape: Sequence[int] = (),
+        default: float | None = None,
+        element: int = ELEMENT_TYPE_REAL,
     ) -> Expression:
-        return self._input(program_pb2.INPUT_KIND_DATA, name, shape, default)
+        return self._input(program_pb2.INPUT_KIND_DATA, name, shape, default, element)
 
     def config(self, name: str, value: float) -> Expression:
         """A number that shapes the program and is part of it."""
@@ -181,7 +195,13 @@ class ProgramBuilder(ControlFlow):
 
     def observe(self, name: str, x: Any) -> None:
         """Exports a value of the step, as an observable of the trajectory and for costs."""
-        self.program.exports.add(name=name, value=self.value(x).value, observable=True)
+        value = self.value(x)
+        if self._scope_of[value.value] not in (INPUTS, STEP):
+            raise ValueError(
+                f"{self.here()}observe({name!r}): the value was made inside a loop or a branch: return it from there, "
+                "and observe that"
+            )
+        self.program.exports.add(name=name, value=value.value, observable=True)
 
     def objective(
         self,
@@ -233,9 +253,10 @@ class ProgramBuilder(ControlFlow):
         default: float | None = None,
         element: int = ELEMENT_TYPE_REAL,
     ) -> Expression:
+        number = default_of(f"{self.here()}{name}", default, element)
         value = self._new(shape, element, name)
         self._scope_of[value.value] = self._scopes[0]
-        self.program.inputs.add(kind=kind, name=name, value=value.value, default_value=default)
+        self.program.inputs.add(kind=kind, name=name, value=value.value, default_value=number)
         return value
 
     def _declared(self, kind: int) -> dict[str, Expression]:

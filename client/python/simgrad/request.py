@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from simgrad import arrays, errors
+from simgrad.constants import LARGEST_WHOLE, dtype_of, element_name, holds, range_of
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.path import Path, options_of
 from simgrad.policy import Policy, policy_message
@@ -107,6 +108,11 @@ def rollout_spec(
         raise TypeError(f"objective is one name, not {objective!r}; Client.gradient alone takes a list")
     if not hasattr(steps, "__index__"):
         raise TypeError(f"steps is a whole number, not {steps!r}")
+    ids = [int(i) for i in instance_ids]
+    for option, numbers in (("seed", [seed]), ("instance_ids", ids)):
+        for number in numbers:
+            if not 0 <= number < 2**64:
+                raise ValueError(f"{option}: whole numbers from 0 to 2^64 - 1, not {number}")
     if isinstance(record, str):
         record = (record,)
     if isinstance(margins, str):
@@ -117,7 +123,7 @@ def rollout_spec(
         instances=instances,
         policy=policy_message(policy),
         first_instance=first_instance,
-        instance_ids=[int(i) for i in instance_ids],
+        instance_ids=ids,
         seed=seed,
         record=record,
         diagnostics=simgrad_pb2.DiagnosticsOptions(
@@ -201,7 +207,7 @@ def gradient_request(
         spec=spec,
         reduction=_word(_REDUCTIONS, "reduction", reduction),
         weights=_weights(weights),
-        loops=[how.to_proto(site) for site, how in (loops or {}).items()],
+        loops=loop_derivatives(loops),
         return_tree=return_tree,
         clip_norm=clip_norm,
     )
@@ -215,9 +221,22 @@ def gradient_request(
         ):
             for name, value in group.items():
                 target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
-    for name in (wrt,) if isinstance(wrt, str) else wrt or ():
+    wrt = (wrt,) if isinstance(wrt, str) else wrt
+    if wrt is not None and not wrt:
+        raise ValueError("wrt names no input: name one, or leave it out for all that have a gradient")
+    for name in wrt or ():
         request.wrt.append(input_name(name, spec, declarations))
     return request
+
+
+def loop_derivatives(
+    loops: Mapping[str, Truncated | Implicit] | None,
+) -> list[simgrad_pb2.LoopDerivative]:
+    """The messages of a `loops` argument. Raises TypeError for what says no way through a loop."""
+    for site, how in (loops or {}).items():
+        if not isinstance(how, (Truncated, Implicit)):
+            raise TypeError(f"loops[{site!r}] is a simgrad.Truncated or a simgrad.Implicit, not {how!r}")
+    return [how.to_proto(site) for site, how in (loops or {}).items()]
 
 
 def description(
@@ -322,32 +341,28 @@ def _named_tensor(
         value = value.array
     if not isinstance(value, arrays.Bits):
         is_array = isinstance(value, (np.ndarray, np.generic))
-        value = np.asarray(value)
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
         if value.dtype.kind in "iu":
             # Whole numbers sent to a real input are reals, where none is too large for that; and a
             # Python number has no dtype of its own.
             element = declarations().get((kind, name), Declaration(0)).element
             is_real = element == program_pb2.ELEMENT_TYPE_REAL
-            if is_real and ((value > _LARGEST_WHOLE) | (value < -_LARGEST_WHOLE)).any():
+            if is_real and ((value > LARGEST_WHOLE) | (value < -LARGEST_WHOLE)).any():
                 raise ValueError(f"{name}: whole numbers beyond 2^53 are not exact as reals; send floats")
             if is_real or not is_array:
-                value = value.astype(_DTYPE_OF_ELEMENT[element])
+                if not holds(element, value):
+                    raise ValueError(f"{name}: an input of {element_name(element)} takes {range_of(element)}")
+                value = value.astype(dtype_of(element))
+        elif value.dtype.kind not in "fb":
+            raise TypeError(f"{name}: numbers or an array of them, not an array of dtype {value.dtype}")
     stepped = kind in (program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
     if stepped and not per_step and len(value.shape) >= 2:
         declared = declarations().get((kind, name), Declaration(len(value.shape)))
         per_step = len(value.shape) == declared.rank + 2
     return simgrad_pb2.NamedTensor(name=name, tensor=arrays.to_tensor(value), per_step=per_step)
-
-
-_LARGEST_WHOLE = 2**53  # from 0 on, all are numbers of f64
-_DTYPE_OF_ELEMENT: dict[int, type] = {
-    program_pb2.ELEMENT_TYPE_REAL: np.float64,
-    program_pb2.ELEMENT_TYPE_I32: np.int32,
-    program_pb2.ELEMENT_TYPE_I64: np.int64,
-    program_pb2.ELEMENT_TYPE_BOOL: np.bool_,
-    program_pb2.ELEMENT_TYPE_U32: np.uint32,
-    program_pb2.ELEMENT_TYPE_U8: np.uint8,
-}
 
 
 def _as_real(value: Any) -> Any:

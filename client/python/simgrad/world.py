@@ -64,7 +64,9 @@ class World:
         return self._own_defaults
 
     def named(self, kind: int, given: Any) -> Mapping[str, Any]:
-        """The arrays of one kind of input by name, of what the caller sends."""
+        """The arrays of one kind of input by name, of what the caller sends. Raises TypeError for what has no names."""
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"{_FIELD_OF_KIND[kind]} are arrays by name, a dict, not {given!r}")
         return given or {}
 
     @property
@@ -140,7 +142,7 @@ class World:
         )
 
 
-_FIELD_OF_KIND = {
+_FIELD_OF_KIND: dict[int, str] = {
     program_pb2.INPUT_KIND_STATE: "initial",
     program_pb2.INPUT_KIND_PARAM: "params",
     program_pb2.INPUT_KIND_CONTROL: "controls",

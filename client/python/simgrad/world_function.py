@@ -16,6 +16,7 @@ from simgrad.expression import Expression
 from simgrad.program import ProgramBuilder
 from simgrad.source_line import source_line
 from simgrad.v1 import program_pb2, simgrad_pb2
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
 from simgrad.world import World
 
 Function = Callable[..., Any]
@@ -31,7 +32,7 @@ class Declared:
       shape: of one instance.
       default: for requests that send none: a number for every element, or an array of the shape; of a
         Config its number.
-      dtype: real, i32, i64, u32, u8 or bool, of a State.
+      dtype: real, i32, i64, u32, u8 or bool, of a State, Param, Control or Data.
     """
 
     shape: tuple[int, ...] = ()
@@ -55,9 +56,9 @@ class Declared:
         return type(self)(*self.shape, default=default, dtype=self.dtype)
 
     @property
-    def number(self) -> float | None:
+    def number(self) -> Any:
         """The default, where it is one number."""
-        return None if self.default is None or np.ndim(self.default) > 0 else float(self.default)
+        return None if self.default is None or np.ndim(self.default) > 0 else self.default
 
 
 class State(Declared):
@@ -172,7 +173,7 @@ class FunctionWorld(World):
                 f"{self._title}: no config {', '.join(unknown)}; it has {', '.join(sorted(numbers)) or 'none'}"
             )
         inputs = {
-            n: d.with_default(float(config[n])) if n in config else d
+            n: d.with_default(config[n]) if n in config else d
             for n, d in self._inputs.items()
         }
         other = FunctionWorld(self._function, inputs, self._title, self._level)
@@ -224,21 +225,28 @@ def _by_name(b: ProgramBuilder, names: Sequence[str]) -> list[tuple[str, Any]]:
 
 def written_input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
     """Declares an input in the program that is being written."""
-    if isinstance(declared, State):
-        return b.state(name, declared.shape, element_of(declared.dtype), declared.number)
+    try:
+        element = element_of(declared.dtype)
+    except TypeError as error:
+        raise TypeError(f"{b.here()}{name}: {error}") from None
+    if isinstance(declared, (Config, Step, Weights)) and element != ELEMENT_TYPE_REAL:
+        raise TypeError(f"{b.here()}{name}: a {type(declared).__name__} has no dtype")
+    if isinstance(declared, (Config, Step)) and declared.shape:
+        raise TypeError(f"{b.here()}{name}: a {type(declared).__name__} is one number, and has no shape")
     if isinstance(declared, Config):
         if declared.number is None:
             raise TypeError(f"config {name} needs its number: {name}: sg.Config = 0.01")
         return b.config(name, declared.number)
     if isinstance(declared, Step):
+        if declared.default is not None:
+            raise TypeError(f"{b.here()}{name}: a Step is counted, and has no default")
         return b.step()
-    writers: dict[type[Declared], Callable[..., Expression]] = {
-        Param: b.param,
-        Weights: b.weights,
-        Control: b.control,
-        Data: b.data,
-    }
-    return writers[type(declared)](name, declared.shape, declared.number)
+    if isinstance(declared, Weights):
+        return b.weights(name, declared.shape, declared.number)
+    if isinstance(declared, State):
+        return b.state(name, declared.shape, element, declared.number)
+    write = {Param: b.param, Control: b.control, Data: b.data}[type(declared)]
+    return write(name, declared.shape, declared.number, element)
 
 
 def _write_cost(b: ProgramBuilder, cost: _Cost, inputs: Mapping[str, Expression]) -> None:

@@ -111,14 +111,14 @@ class Compiled : public CompiledExecutor {
     return *taken ? std::unique_ptr<Run>(*std::move(run)) : nullptr;
   }
 
-  // Nothing where the reference runs a program that is too large to compile, or a little work that comes
-  // first: a plan would take longer than the run.
+  // Nothing where the reference runs a program that is too large to compile.
   absl::StatusOr<std::optional<MemoryNeed>> NeedOf(const Batch& batch, const RunOptions& options,
                                                    const RangeSteps& steps) const override {
     if (absl::Status status = CheckBatch(batch, options.stop); !status.ok()) return status;
     std::shared_ptr<const PlannedProgram> planned = kept_->plans.Find(batch, options.recording);
     if (planned == nullptr) {
-      if (IsLittle(batch) && !kept_->seen.Saw(batch.program)) return std::optional<MemoryNeed>();
+      // As in Create.
+      if (IsLittle(batch) && !kept_->seen.Saw(batch.program)) return NeedOfReference(batch);
       const absl::Status made =
           UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
       if (!made.ok()) return made;
@@ -134,11 +134,7 @@ class Compiled : public CompiledExecutor {
       if (request.key.empty() || kept_->kernels.Find(request.key) != nullptr) continue;
       need.run += CompileBytes(*planned->plan, part);
     }
-    // The reference keeps every number of a little work, and 1 to 2 KiB for an instance.
-    constexpr double kPerOperation = 64;
-    if (IsLittle(*planned, batch)) {
-      need.run += static_cast<int64_t>(kPerOperation * WorkOf(planned->work_per_step, batch));
-    }
+    if (IsLittle(*planned, batch)) need.run += BytesOfReference(planned->work_per_step, batch);
     return need;
   }
 
@@ -212,6 +208,23 @@ class Compiled : public CompiledExecutor {
     constexpr double kOfStep = 4;
     const double steps = static_cast<double>(batch.steps + 1);
     return static_cast<double>(batch.instances) * (kOfInstance + steps * (kOfStep + per_step));
+  }
+  // The reference keeps every number of a little work, and 1 to 2 KiB for an instance.
+  static int64_t BytesOfReference(double per_step, const Batch& batch) {
+    constexpr double kPerOperation = 64;
+    return static_cast<int64_t>(kPerOperation * WorkOf(per_step, batch));
+  }
+  // Without a plan. Tapes are among the numbers that are kept.
+  static MemoryNeed NeedOfReference(const Batch& batch) {
+    const Program& program = batch.program->program;
+    constexpr int64_t kPerInstance = 512;  // health, path, bookkeeping
+    int64_t state = kPerInstance;
+    for (int32_t i : program.InputsOf(InputKind::kState)) {
+      const ValueId value = program.inputs[static_cast<size_t>(i)].value;
+      state += 8 * ElementCount(program[value].type.shape);
+    }
+    return {.run = BytesOfReference(WorkPerStep(*batch.program), batch),
+            .saved = batch.instances * state};
   }
   double LittleWork(int64_t statements) const {
     return std::max(options_.little_work,

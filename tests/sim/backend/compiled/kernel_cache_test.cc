@@ -516,7 +516,7 @@ TEST(ServedBy, PlansAreHeldOfTheMemoryAndGivenUp) {
   CompiledOptions options;
   options.kernels.watch = purse;
   const auto executor = MakeCompiledExecutor(options);
-  const Work work = LineWork(LineProgram(0.5), 4, 8);
+  const Work work = LineWork(LineProgram(0.5), 1024, 1024);
   ASSERT_TRUE(executor->NeedOf(work.batch, work.options, {}).ok());
   const int64_t bytes = executor->use().plan_bytes;
   EXPECT_GT(bytes, 0);
@@ -562,11 +562,33 @@ TEST(ServedBy, LittleWorkThatNeverComesBackIsNeverCompiled) {
 TEST(ServedBy, APlanThatAdmissionMadeIsUsedAndSaysTheSame) {
   CompiledOptions options;
   const auto executor = MakeCompiledExecutor(options);
-  const Work work = LineWork(LineProgram(0.5), 4, 8);
+  const Work work = LineWork(LineProgram(0.5), 1024, 1024);
   ASSERT_TRUE(executor->NeedOf(work.batch, work.options, {}).ok());
+  EXPECT_EQ(executor->use().plans, 1);
   ASSERT_TRUE(executor->Create(work.batch, work.options).ok());
   EXPECT_EQ(executor->use().plans, 1);
+  EXPECT_EQ(executor->use().runs_compiled, 1u);
+}
+
+TEST(ServedBy, LittleWorkThatComesFirstIsAdmittedWithoutAPlan) {
+  CompiledOptions options;
+  const auto executor = MakeCompiledExecutor(options);
+  const Work work = LineWork(LineProgram(0.5, 100), 4, 8);
+  const auto first = executor->NeedOf(work.batch, work.options, {});
+  ASSERT_TRUE(first.ok() && first->has_value());
+  // 200 operations of 4 instances in 8 steps, of which the reference keeps every number; a state of one
+  // number.
+  EXPECT_GE((*first)->run, 200 * 4 * 8 * 8);
+  EXPECT_GE((*first)->saved, 4 * 8);
+  EXPECT_EQ(executor->use().plans, 0);
+  ASSERT_TRUE(executor->Create(work.batch, work.options).ok());
+  EXPECT_EQ(executor->use().plans, 0);
   EXPECT_EQ(executor->use().runs_by_reference, 1u);
+  // When it comes back it is planned, and compiled: that is admitted too.
+  const auto second = executor->NeedOf(work.batch, work.options, {});
+  ASSERT_TRUE(second.ok() && second->has_value());
+  EXPECT_GT((*second)->run, (*first)->run);
+  EXPECT_EQ(executor->use().plans, 1);
 }
 
 // Admission counts what the reference keeps of little work, whichever rule finds that it is little.
@@ -579,11 +601,15 @@ TEST(ServedBy, WhatIsLeftToTheReferenceIsAdmittedAsSuch) {
   const auto program = LineProgram(0.5, 100);
   const auto need = [&](const CompiledOptions& how, int64_t instances, int64_t steps) {
     const Work work = LineWork(program, instances, steps);
-    const auto found = MakeCompiledExecutor(how)->NeedOf(work.batch, work.options, {});
+    const auto executor = MakeCompiledExecutor(how);
+    EXPECT_TRUE(executor->Create(work.batch, work.options).ok());  // so that it comes back
+    const auto found = executor->NeedOf(work.batch, work.options, {});
     EXPECT_TRUE(found.ok() && found->has_value());
     return (*found)->run;
   };
-  EXPECT_GT(need(options, 1, 1), need(none, 1, 1));
+  // A step more is 200 numbers more.
+  EXPECT_GE(need(options, 1, 2) - need(options, 1, 1), 200 * 8);
+  EXPECT_LT(need(none, 1, 2) - need(none, 1, 1), 200 * 8);
   EXPECT_EQ(need(options, 64, 64), need(none, 64, 64));
   const Work little = LineWork(program, 1, 1), much = LineWork(program, 64, 64);
   const auto executor = MakeCompiledExecutor(options);

@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kSharedBytes = 1 << 18;
+constexpr char kShim[] = "cuda_host_shim.h";
 
 class TemporaryFolder {
  public:
@@ -51,24 +52,29 @@ absl::StatusOr<std::string> CompileLibrary(
     const std::string& text, const std::vector<std::pair<std::string, std::string>>& headers) {
   const TemporaryFolder folder;
   for (const auto& [name, header] : headers) Write(folder.path() / "include" / name, header);
-  const fs::path source = folder.path() / "kernel.cc";
+  const fs::path shim = fs::path(SIMGRAD_HOST_SHIM_FOLDER) / kShim;
+  Write(folder.path() / kShim, Read(shim));
   const fs::path library = folder.path() / "kernel.so";
   const fs::path log = folder.path() / "log";
   // The shim's storage stands behind the text, where the size of an extern array is no matter.
-  Write(source, absl::StrCat(text,
-                             "\nSimgradShim simgrad_shim;\n"
-                             "alignas(16) unsigned char simgrad_shared[",
-                             kSharedBytes,
-                             "];\nextern \"C\" SIMGRAD_SHIM_EXPORT unsigned char* "
-                             "simgrad_shared_memory() { return simgrad_shared; }\n"));
-  // Compiling takes most of a test's time; the long run has the optimiser look at it too.
-  const std::string command = absl::StrCat(
-      SIMGRAD_HOST_COMPILER, " -std=c++20 ", std::getenv("SIMGRAD_LONG") != nullptr ? "-O1" : "-O0",
-      " -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-gnu-unique"
-      " -shared -fPIC -fvisibility=hidden -fno-exceptions -w -D__CUDA_HOST_SHIM__"
-      " -include " SIMGRAD_HOST_SHIM_FOLDER "/cuda_host_shim.h -I",
-      (folder.path() / "include").string(), " -o ", library.string(), " ", source.string(), " >",
-      log.string(), " 2>&1");
+  Write(folder.path() / "kernel.cc",
+        absl::StrCat(text,
+                     "\nSimgradShim simgrad_shim;\n"
+                     "alignas(16) unsigned char simgrad_shared[",
+                     kSharedBytes,
+                     "];\nextern \"C\" SIMGRAD_SHIM_EXPORT unsigned char* "
+                     "simgrad_shared_memory() { return simgrad_shared; }\n"));
+  // Compiling takes most of a test's time; the long run has the optimiser look at it too. The compiler cache
+  // of the build finds a text again, as no name of a folder is in the command.
+  const std::string command =
+      absl::StrCat("cd ", folder.path().string(),
+                   " && { " SIMGRAD_HOST_LAUNCHER " " SIMGRAD_HOST_COMPILER " -std=c++20 ",
+                   std::getenv("SIMGRAD_LONG") != nullptr ? "-O1" : "-O0",
+                   " -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-gnu-unique"
+                   " -fPIC -fvisibility=hidden -fno-exceptions -w -D__CUDA_HOST_SHIM__ -include ",
+                   kShim,
+                   " -Iinclude -c -o kernel.o kernel.cc"
+                   " && " SIMGRAD_HOST_COMPILER " -shared -o kernel.so kernel.o; } >log 2>&1");
   if (std::system(command.c_str()) != 0) {
     return absl::InternalError(absl::StrCat("the host compiler refuses the text:\n",
                                             Read(log).substr(0, 4000), "\n", text));
