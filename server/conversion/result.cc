@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "precision/rounding.h"
 #include "server/conversion/enum_names.h"
 #include "server/validation/program_schema.h"
@@ -144,6 +145,13 @@ void WriteTree(const std::vector<precision::AlignedNode>& tree, sim::DType dtype
   }
 }
 
+bool HoldsNonFinite(const sim::Tensor& tensor) {
+  for (int64_t k = 0; k < tensor.count(); ++k) {
+    if (!std::isfinite(tensor.Get(k))) return true;
+  }
+  return false;
+}
+
 // Warns if the loss scale takes cotangents beyond the format of the adjoint: in a step, where casts
 // are counted, or before it, where a scaled gradient is not finite.
 std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::WorkResult& result) {
@@ -163,6 +171,18 @@ std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::Wor
     warnings.push_back(absl::StrCat(beyond, " cotangents overflowed ", name,
                                     ", the format of role adjoint, or were not finite, at loss ",
                                     "scale ", result.loss_scale));
+  }
+  if (result.skipped && warnings.empty()) {
+    // It went beyond the format between the last cast and the gradient.
+    std::vector<std::string> inputs;
+    for (const sim::InputGradient& gradient : result.gradients) {
+      if (HoldsNonFinite(gradient.gradient)) {
+        inputs.push_back(program.program.inputs[gradient.input].name);
+      }
+    }
+    warnings.push_back(absl::StrCat("a scaled gradient", inputs.empty() ? "" : " of ",
+                                    absl::StrJoin(inputs, ", "), " was not finite at loss scale ",
+                                    result.loss_scale, "; certificates say where that was born"));
   }
   return warnings;
 }

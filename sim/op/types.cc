@@ -63,7 +63,6 @@ int BitsOf(ElementType type) {
 bool Holds(ElementType type, double x) {
   if (type == ElementType::kReal) return true;
   if (x != std::floor(x)) return false;
-  if (type == ElementType::kBool) return x == 0.0 || x == 1.0;
   if (IsUnsigned(type)) return x >= 0.0 && x < std::ldexp(1.0, BitsOf(type));
   if (type == ElementType::kI32) return x >= -2147483648.0 && x <= 2147483647.0;
   return std::abs(x) <= 9007199254740992.0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "sim/op/types.h"
 #include "sim/program/field_error.h"
 #include "sim/program/simplify.h"
 #include "sim/program/step_work.h"
@@ -148,9 +149,10 @@ absl::Status Verifier::CheckInputType(const Input& input, const std::string& fie
     return FieldError(field + ".default_value", "must be finite");
   }
   if (input.default_value && !Holds(type.element, *input.default_value)) {
-    return FieldError(field + ".default_value",
-                      absl::StrCat(*input.default_value, " is not a number that ",
-                                   ElementTypeName(type.element), " holds, or not exactly"));
+    return FieldError(
+        field + ".default_value",
+        absl::StrCat(*input.default_value, " is not a number that ",
+                     std::string(ElementTypeName(type.element)), " holds, or not exactly"));
   }
   return absl::OkStatus();
 }

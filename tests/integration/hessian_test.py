@@ -144,3 +144,17 @@ def test_a_path_that_is_no_request_any_more_is_not_followed(start):
 def test_a_vector_that_does_not_fit_is_told(client, vector, told):
     with pytest.raises(ValueError, match=told):
         client.hessian_vector(growth, vector, steps=1, initial={"x": START}, objective="end")
+
+
+@pytest.mark.parametrize("format", ["f64", "f32", "tf32", "f16", "bf16"])
+def test_the_step_is_known_for_every_format_of_the_dynamics(client, format):
+    made = client.hessian_vector(
+        growth,
+        {"params": {"k": 1.0}},
+        steps=1,
+        initial={"x": START},
+        params={"k": 0.3},
+        objective="end",
+        policy=sg.Policy("f32").role("dynamics", format=format),
+    )
+    assert made.step > 0 and np.isfinite(made.params["k"]).all()

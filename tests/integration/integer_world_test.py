@@ -49,3 +49,58 @@ def test_a_number_that_does_not_fit_is_refused(client, name, bad):
     start = {"x": np.int64(0), "total": np.int64(0), "u": 0.0, name: np.int64(bad)}
     with pytest.raises(sg.SimgradError, match=f"is {bad}; '{name}' takes 0 to"):
         client.rollout(xorshift(), steps=1, initial=start)
+
+
+def test_constants_of_i64_are_exact_beyond_the_integers_of_f64(client):
+    """A literal travels as f64; a hash or a mask of 64 bits has more."""
+    numbers = np.array([2**53 + 1, -(2**62) - 3, 2**63 - 1, -(2**63), 5])
+
+    @sg.world
+    def wide(x: sg.State(5, dtype="i64"), same: sg.State(5, dtype="bool") = False):
+        flipped = x ^ np.int64(2**60 + 1)
+        return {"x": flipped + numbers, "same": x == numbers}
+
+    sent = np.array([2**53 + 1, 0, -1, -(2**63), 2**60])
+    r = client.rollout(wide, steps=1, initial={"x": sent}, instances=1)
+    np.testing.assert_array_equal(r.state["x"].reshape(-1), (sent ^ (2**60 + 1)) + numbers)
+    np.testing.assert_array_equal(r.state["same"].reshape(-1), sent == numbers)
+
+
+def test_indices_of_u8_reach_the_end_of_a_longer_axis(client):
+    table = np.arange(300.0)
+
+    @sg.world
+    def look(i: sg.State(2, dtype="u8"), x: sg.State[2], y: sg.State[300]):
+        return {"x": sg.builder().value(table)[i], "y": y.at[i].set(-1.0)}
+
+    r = client.rollout(look, steps=1, initial={"i": np.array([3, 255], np.uint8), "x": np.zeros(2), "y": table})
+    np.testing.assert_array_equal(r.state["x"].reshape(-1), [3.0, 255.0])
+    expected = table.copy()
+    expected[[3, 255]] = -1.0
+    np.testing.assert_array_equal(r.state["y"].reshape(-1), expected)
+
+
+def test_inputs_of_integers_are_read_as_such(client):
+    @sg.world
+    def scattered(a: sg.State[3], i: sg.Param(2, dtype="i32"), k: sg.Data(dtype="u8"), on: sg.Control(dtype="bool")):
+        return np.where(on, a.at[i].add(1.0) + k, a)
+
+    r = client.rollout(
+        scattered,
+        steps=2,
+        initial={"a": np.zeros(3)},
+        params={"i": [0, 2]},
+        data={"k": sg.PerStep(np.array([1, 2], np.uint8))},
+        controls={"on": sg.PerStep(np.array([True, False]))},
+        instances=1,
+    )
+    np.testing.assert_array_equal(r.state["a"].reshape(-1), [2.0, 1.0, 2.0])
+
+
+def test_the_least_integer_is_a_constant(client):
+    @sg.world
+    def least(x: sg.State(dtype="i32")):
+        return x + np.int32(-(2**31))
+
+    r = client.rollout(least, steps=1, initial={"x": 2**31 - 1}, instances=1)
+    assert r.state["x"].item() == -1

@@ -52,6 +52,30 @@ def test_it_falls_until_the_cotangent_fits_and_grows_after_the_interval(client):
     assert g.skipped and "the gradient is skipped" in " ".join(g.warnings)
 
 
+def test_a_gradient_that_is_skipped_for_what_no_cast_saw_says_where(client):
+    """3 * 3 * 2 * 65536 is beyond f16, and goes from a product straight into the gradient, which is f32."""
+
+    @sg.world
+    def squares(s: sg.State, p: sg.Param[3]):
+        return s + np.sum(p * p)
+
+    @squares.objective
+    def total(s):
+        return s
+
+    g = client.gradient(
+        squares,
+        steps=2,
+        initial={"s": 0.0},
+        params={"p": [1.0, 2e-4, 3.0]},
+        objective="total",
+        policy="f16_safe",
+    )
+    assert g.skipped and g.certificates
+    (warning,) = [w for w in g.warnings if "scaled gradient of p was not finite" in w]
+    assert f"at loss scale {g.loss_scale:.0f}" in warning
+
+
 @pytest.mark.parametrize("backoff, growth", [(0.5, 2.0), (0.7, 3.0)])
 def test_mode_torch_is_that_of_pytorch(client, backoff, growth):
     rule = dict(growth=growth, backoff=backoff, interval=2)

@@ -74,6 +74,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "inputs[1].value"},
         Mistake{"InfiniteDefault", [](Program& p) { p.inputs[1].default_value = kInf; },
                 "inputs[1].default_value"},
+        Mistake{"DefaultThatItsTypeDoesNotHold",
+                [](Program& p) {
+                  p.values[static_cast<size_t>(p.inputs[1].value)].type.element = ElementType::kU8;
+                  p.inputs[1].default_value = 256;
+                },
+                "inputs[1].default_value"},
         Mistake{"NegativeAxis", [](Program& p) { p.values[0].type.shape = {-1}; },
                 "values[0].shape"},
         Mistake{"HugeShape",

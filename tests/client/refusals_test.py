@@ -1,0 +1,174 @@
+"""Keys, constants, defaults and options that mean nothing are refused where they are written."""
+
+import numpy as np
+import pytest
+
+import simgrad as sg
+from simgrad import arrays, constants, kept, request
+from simgrad.program import ProgramBuilder
+from simgrad.v1 import program_pb2
+
+STATE = program_pb2.INPUT_KIND_STATE
+ELEMENTS = {
+    "b": program_pb2.ELEMENT_TYPE_BOOL,
+    "i": program_pb2.ELEMENT_TYPE_I32,
+    "l": program_pb2.ELEMENT_TYPE_I64,
+    "u": program_pb2.ELEMENT_TYPE_U8,
+    "r": program_pb2.ELEMENT_TYPE_REAL,
+}
+
+
+def sent(**initial):
+    declared = {(STATE, n): request.Declaration(0, e) for n, e in ELEMENTS.items()}
+    return request.rollout_spec(sg.World("w"), lambda: declared, steps=0, initial=initial)
+
+
+@pytest.mark.parametrize(
+    "name, number",
+    [("b", 2), ("b", -1), ("i", 2**31), ("i", -(2**31) - 1), ("u", -1), ("u", 256), ("l", 2**63)],
+)
+def test_a_whole_number_that_its_input_does_not_hold_is_refused(name, number):
+    with pytest.raises(ValueError, match=f"^{name}: an input of .* takes"):
+        sent(**{name: number})
+
+
+@pytest.mark.parametrize(
+    "name, number",
+    [("b", 1), ("i", 2**31 - 1), ("i", -(2**31)), ("u", 255), ("l", 2**63 - 1), ("r", 2**53)],
+)
+def test_a_whole_number_that_its_input_holds_is_sent(name, number):
+    (tensor,) = sent(**{name: number}).initial
+    assert arrays.from_tensor(tensor.tensor).item() == number
+
+
+@pytest.mark.parametrize("value", ["1", None, 1j, [[1.0], [2.0, 3.0]]])
+def test_what_is_no_array_of_numbers_is_refused_with_its_name(value):
+    with pytest.raises((TypeError, ValueError), match="^r: "):
+        sent(r=value)
+
+
+def test_inputs_without_names_are_refused():
+    with pytest.raises(TypeError, match="params are arrays by name"):
+        request.rollout_spec(sg.World("w"), dict, steps=0, params=[1.0])
+
+
+@pytest.mark.parametrize(
+    "option, value", [("seed", -1), ("seed", 2**64), ("instance_ids", [3, -1])]
+)
+def test_seeds_and_ids_that_do_not_fit_are_refused(option, value):
+    with pytest.raises(ValueError, match=f"^{option}: whole numbers from 0"):
+        request.rollout_spec(sg.World("w"), dict, steps=0, **{option: value})
+
+
+def test_options_of_a_gradient_that_mean_nothing_are_refused():
+    spec = request.rollout_spec(sg.World("w"), dict, steps=0)
+    with pytest.raises(ValueError, match="wrt names no input"):
+        request.gradient_request(spec, dict, wrt=[])
+    with pytest.raises(TypeError, match=r"loops\['fp'\] is a simgrad.Truncated"):
+        request.gradient_request(spec, dict, loops={"fp": "implicit"})
+    with pytest.raises(TypeError, match="keep is True or a simgrad.Keep"):
+        kept.kept_as("yes")
+
+
+@pytest.mark.parametrize(
+    "dtype, default",
+    [
+        *[("i32", 2**40), ("u8", -1), ("i32", 1.5), ("bool", 0.5), ("bool", 2), ("i64", 2**60)],
+        *[("real", np.nan), ("real", "x")],
+    ],
+)
+def test_a_default_that_its_type_does_not_hold_is_refused(dtype, default):
+    world = sg.world(name="w", count=sg.State(dtype=dtype, default=default))(lambda count: count)
+    with pytest.raises((TypeError, ValueError), match=r"refusals_test.py:\d+: count: a default"):
+        world.to_proto()
+
+
+@pytest.mark.parametrize("dtype, default", [("i32", -(2**31)), ("u8", 255), ("bool", True), ("i64", 2**53)])
+def test_a_default_that_its_type_holds_is_kept(dtype, default):
+    world = sg.world(name="w", count=sg.State(dtype=dtype, default=default))(lambda count: count)
+    (declared,) = world.to_proto().program.inputs
+    assert declared.default_value == default
+
+
+@pytest.mark.parametrize("kind", [sg.Param, sg.Control, sg.Data])
+def test_inputs_have_the_type_that_they_are_declared_with(kind):
+    world = sg.world(name="w", x=sg.State, n=kind(2, dtype="i32"))(lambda x, n: x + n.sum())
+    program = world.to_proto().program
+    assert program.values[program.inputs[1].value].element == program_pb2.ELEMENT_TYPE_I32
+
+
+@pytest.mark.parametrize(
+    "declared, words",
+    [
+        (sg.Weights(2, dtype="i32"), "a Weights has no dtype"),
+        (sg.Config(dtype="i32", default=1), "a Config has no dtype"),
+        (sg.Config(2, default=1.0), "a Config is one number"),
+        (sg.Step(2), "a Step is one number"),
+        (sg.Step(default=5), "a Step is counted"),
+        (sg.Param(dtype="bogus"), "dtype 'bogus': one of real"),
+    ],
+)
+def test_declarations_that_mean_nothing_are_refused(declared, words):
+    world = sg.world(name="w", x=sg.State, n=declared)(lambda x, n: x)
+    with pytest.raises(TypeError, match=rf"refusals_test.py:\d+: n: {words}"):
+        world.to_proto()
+
+
+@pytest.mark.parametrize(
+    "element, number", [("u8", 300), ("u8", -1), ("i32", 2**31), ("i32", 1.5), ("u32", -1)]
+)
+def test_a_constant_that_its_type_does_not_hold_is_refused(element, number):
+    b = ProgramBuilder("w")
+    x = b.state("x", (), constants.element_of(element))
+    with pytest.raises(ValueError, match=rf"refusals_test.py:\d+: a constant of {element} is .*, not {number}"):
+        b.literal(number, element=x.element)
+
+
+def test_masks_have_the_shape_of_what_they_choose_from():
+    b = ProgramBuilder("w")
+    x, i = b.state("x", (3, 4)), b.state("i", (), program_pb2.ELEMENT_TYPE_I32)
+    short = np.array([True, False])
+    for key in (short, (slice(None), short), np.ones((2, 4), bool), (i, short), (..., short)):
+        with pytest.raises(IndexError, match="boolean index did not match"):
+            x[key]
+        with pytest.raises(IndexError, match="boolean index did not match"):
+            x.at[key].set(0.0)
+    assert x[:, np.array([True, False, True, True])].shape == (3, 3)
+    assert x[i, [True, False, True, True]].shape == (3,)
+    assert x[..., np.ones(4, bool)].shape == (3, 4)
+
+
+def test_a_place_takes_one_key():
+    x = ProgramBuilder("w").state("x", (3, 4))
+    with pytest.raises(TypeError, match=r"write x.at\[i, j\]"):
+        x.at[0][1]
+
+
+def test_a_number_that_is_no_integer_is_not_written_among_integers():
+    b = ProgramBuilder("w")
+    x, i = b.state("x", (3,), program_pb2.ELEMENT_TYPE_I32), b.state("i", (1,), program_pb2.ELEMENT_TYPE_I32)
+    for key in (0, i):
+        with pytest.raises(ValueError, match="a constant of i32 is .*, not 1.5"):
+            x.at[key].add(1.5)
+
+
+def test_a_value_of_a_loop_is_not_observed():
+    b = ProgramBuilder("w")
+    x = b.state("x")
+
+    def body(index, carried):
+        b.observe("q", carried[0] * 2)
+        return carried
+
+    with pytest.raises(ValueError, match=r"observe\('q'\): the value was made inside a loop"):
+        b.for_loop(3, [x], body)
+
+
+def test_loops_and_branches_say_how_often_and_which():
+    b = ProgramBuilder("w")
+    x, i = b.state("x", (3,)), b.state("i", (), program_pb2.ELEMENT_TYPE_I32)
+    with pytest.raises(ValueError, match="scan of 3 elements has 3 turns, not length=7"):
+        b.scan(lambda carried, elements: (carried, []), [i], [x], length=7)
+    with pytest.raises(ValueError, match="switch needs a branch"):
+        b.switch(i, [], [x])
+
