@@ -1,9 +1,12 @@
 """What the builder writes for Python's operators, and what it refuses, with the line that asked."""
 
+import inspect
+
 import numpy as np
 import pytest
 
 from simgrad import numpy_table
+from simgrad.constants import element_of
 from simgrad.program import ProgramBuilder
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
@@ -64,6 +67,33 @@ def test_whole_powers_are_products(b):
     assert ops(b) == ["mul", "sqrt", "literal", "pow"]
     x**3, x**-1
     assert ops(b)[4:] == ["mul", "mul", "literal", "div"]
+
+
+def test_integers_are_real_to_a_real_power(b):
+    k = b.state("k", (), ELEMENT_TYPE_I32)
+    assert (k**2).element == (k**0).element == (k**9).element == ELEMENT_TYPE_I32
+    for made in (k**2.0, k**0.0, k**-2, k**0.5, np.float_power(k, 2), np.float_power(k, k)):
+        assert made.element == ELEMENT_TYPE_REAL
+
+
+def test_an_int_holds_what_it_is_made_of(b):
+    for held, made in (("i64", "i64"), ("u32", "i64"), ("u8", "i32"), ("real", "i32")):
+        x = b.state(held, (), element_of(held))
+        assert x.astype(int).element == np.zeros_like(x, dtype=int).element == element_of(made)
+
+
+def test_arguments_have_the_names_and_places_that_they_have_in_numpy():
+    for function, here in numpy_table.FUNCTIONS.items():
+        ours = inspect.signature(here).parameters.values()
+        try:
+            theirs = list(inspect.signature(function).parameters)
+        except ValueError:  # a function in C that does not tell
+            continue
+        if theirs[-1] == "kwargs" or any(p.kind == p.VAR_POSITIONAL for p in ours):
+            continue
+        assert {p.name for p in ours} <= set(theirs), function.__name__
+        placed = [p.name for p in ours if p.kind == p.POSITIONAL_OR_KEYWORD]
+        assert placed == theirs[: len(placed)], function.__name__
 
 
 def test_known_indices_are_slices_and_gathers(b):
@@ -135,7 +165,7 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: np.add.at(x, 0, 1.0), TypeError, r"x.at\[i\].add"),
         (lambda x, i, c: np.expand_dims(x, 7), ValueError, "axis 7"),
         (lambda x, i, c: np.squeeze(x, 0), ValueError, "squeeze"),
-        (lambda x, i, c: np.swapaxes(x, 0, 3), IndexError, "out of range"),
+        (lambda x, i, c: np.swapaxes(x, 0, 3), ValueError, "axis 3"),
         (lambda x, i, c: np.einsum("ijk,k", x, x[0]), ValueError, "a letter for each axis"),
         (lambda x, i, c: np.einsum("ij,j", x, x[:, 0]), ValueError, "axis j has 5 elements"),
         (lambda x, i, c: np.linalg.solve(x, x[0]), ValueError, "one square matrix"),
@@ -148,6 +178,35 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: np.pad(x, 1, "linear_ramp"), ValueError, "symmetric or wrap"),
         (lambda x, i, c: np.cross(x, x), ValueError, "vectors of 3"),
         (lambda x, i, c: np.quantile(x, x[0, 0]), TypeError, "known number from 0 to 1"),
+        (lambda x, i, c: np.percentile(x, [25, 75]), TypeError, "known number from 0 to 1"),
+        (lambda x, i, c: np.take_along_axis(x, np.array([[5]]), 1), IndexError, "out of bounds"),
+        (lambda x, i, c: np.take_along_axis(x, np.array([0]), 1), ValueError, "as many axes"),
+        (lambda x, i, c: np.take_along_axis(x, x, 1), TypeError, "not reals"),
+        (lambda x, i, c: np.take_along_axis(x, i[None, None], 2), ValueError, "axis 2"),
+        (lambda x, i, c: np.take(x, 0, axis=2), ValueError, "axis 2"),
+        (lambda x, i, c: np.take(x, 0, axis=-3), ValueError, "axis -3"),
+        (lambda x, i, c: np.diff(x, axis=2), ValueError, "axis 2"),
+        (lambda x, i, c: np.diff(x, n=-1), ValueError, "at least 0"),
+        (lambda x, i, c: x.transpose(3, 0), ValueError, r"axis \(3, 0\)"),
+        (lambda x, i, c: np.transpose(x, (0, 0)), ValueError, "twice"),
+        (lambda x, i, c: np.moveaxis(x, 2, 0), ValueError, "axis 2"),
+        (lambda x, i, c: np.moveaxis(x, (0, 1), (0, 0)), ValueError, "twice"),
+        (lambda x, i, c: np.moveaxis(x, (0, 1), 0), ValueError, "as many places"),
+        (lambda x, i, c: x.sum(axis=(0, 0)), ValueError, "twice"),
+        (lambda x, i, c: np.flip(x, (0, 0)), ValueError, "twice"),
+        (lambda x, i, c: np.argmax(x, axis=(0,)), TypeError, "one axis"),
+        (lambda x, i, c: x.cumsum(axis=(0,)), TypeError, "one axis"),
+        (lambda x, i, c: np.round(x, 2.5), TypeError, "np.round of decimals 2.5: a whole number"),
+        (lambda x, i, c: np.roll(x, 0.5, 0), TypeError, "np.roll by"),
+        (lambda x, i, c: np.linalg.matrix_power(x @ x.T, 2.5), TypeError, "matrix_power of 2.5"),
+        (lambda x, i, c: x.reshape(2, 10, order="F"), TypeError, "np.reshape with order"),
+        (lambda x, i, c: x.argmax(keepdims=True), TypeError, "np.argmax with keepdims"),
+        (lambda x, i, c: x.sum(where=c), TypeError, r"np.where\(c, f\(x\), x\)"),
+        (lambda x, i, c: x.astype(np.int8), TypeError, "np.int32"),
+        (lambda x, i, c: np.zeros_like(x, dtype="int16"), TypeError, "np.int32"),
+        (lambda x, i, c: np.clip(x, 0, min=1), ValueError, "not both"),
+        (lambda x, i, c: 2**i, TypeError, r"x.astype\(float\) \*\* y"),
+        (lambda x, i, c: np.tril(x[0, 0]), ValueError, "at least one axis"),
     ],
 )
 def test_what_cannot_be_is_told_with_its_line(b, wrong, error, words):

@@ -10,6 +10,8 @@ Y = np.random.default_rng(8).uniform(0.5, 3, (4,))
 A = np.random.default_rng(9).uniform(-1, 1, (4, 4)) + 4 * np.eye(4)
 K = np.array([2, 0, 2, -1], np.int32)
 I = np.array([2, 0, 1, 1], np.int32)
+BYTES = np.array([200, 201, 7, 255], np.uint8)
+ENDS = np.array([1.0, np.inf, -np.inf, np.inf])
 
 # Functions of x [3, 4], y [4], a [4, 4], and integers k and i [4]; i are indices.
 CASES = {
@@ -241,6 +243,60 @@ CASES = {
     "orthogonal": lambda x, y, a, k, i: np.vstack(np.linalg.qr(x.T)) @ x,
     "orthogonal, wide": lambda x, y, a, k, i: np.linalg.qr(x)[0] @ np.linalg.qr(x, mode="r"),
     "orthogonal, complete": lambda x, y, a, k, i: np.linalg.qr(x.T, "complete")[0] + np.linalg.qr(np.tril(a.T))[1],
+    "statistics of several axes": lambda x, y, a, k, i: np.median(np.stack([x, 2 * x]), axis=(0, -1))
+    + np.quantile(np.stack([x, x + 1]), 0.3, axis=(2, 0))
+    + np.percentile(x, 30, axis=(0, 1))
+    + np.median(x, keepdims=True)[0],
+    "statistics of integers": lambda x, y, a, k, i: np.mean(BYTES + 0 * k.astype(np.uint8))
+    + np.gradient(BYTES + 0 * k.astype(np.uint8))
+    + sum(f(BYTES + 0 * k.astype(np.uint8)) for f in (np.average, np.median, np.var, np.std))
+    + np.average(BYTES, weights=BYTES + 0 * k.astype(np.uint8))
+    + np.quantile(BYTES + 0 * k.astype(np.uint8), 0.4)
+    + np.mean(x > 0, dtype=float)
+    + np.std(x > 0),
+    "along, known": lambda x, y, a, k, i: np.take_along_axis(x, np.array([[0, 1], [-1, 2], [2, -4]]), 1)
+    + np.take_along_axis(x, np.array([[0, -1]]), 1)
+    + np.take_along_axis(x, np.array([5, -1]), None),
+    "along, by bytes": lambda x, y, a, k, i: np.take_along_axis(
+        np.tile(x, 100), i[:3, None].astype(np.uint8) + np.uint8(250), 1
+    )
+    + np.take_along_axis(x, i[:3, None].astype(np.int64), 1),
+    "areas": lambda x, y, a, k, i: np.trapezoid(x, x**2, axis=0)
+    + np.trapezoid(x, x**3)[:, None].sum()
+    + np.trapezoid(x, y, axis=1).sum()
+    + np.trapezoid(y, x)[0],
+    "near infinity": lambda x, y, a, k, i: np.isclose(ENDS, (x * 0 + 1)[0] * [np.inf, np.inf, -np.inf, 1.0]) * 1
+    + np.allclose(y / (k * 0), np.inf) * 2
+    + np.isclose(BYTES + 0 * k.astype(np.uint8), BYTES[::-1]) * 4,
+    "infinities": lambda x, y, a, k, i: np.logaddexp(ENDS + 0 * y, [np.inf, np.inf, -np.inf, 3.0])
+    + np.logaddexp(np.log(x), 1.0)
+    + 2 * np.logaddexp2([-np.inf, 1.0, -np.inf, 2.0], ENDS + 0 * y)
+    + np.modf(ENDS * y)[0],
+    "far out": lambda x, y, a, k, i: np.arcsinh(1e300 * x)
+    + np.arccosh(1e300 * y)
+    + np.hypot(1e200 * x, 1e200) / 1e200
+    + np.hypot(1e-200 * x, 1e-200) * 1e200
+    + np.hypot(k, i),
+    "at the ends": lambda x, y, a, k, i: np.nan_to_num(np.arcsinh(ENDS * y), posinf=1, neginf=2)
+    + np.nan_to_num(np.arccosh(ENDS * y), nan=5, posinf=1, neginf=2)
+    + np.arcsinh(np.log(x)),
+    "small determinants": lambda x, y, a, k, i: np.linalg.det(x[:2, :2])
+    + np.linalg.det(x[:, 1:])
+    + np.linalg.det(a[:1, 1:2])
+    + np.linalg.det(a[:0, :0]),
+    "whole powers": lambda x, y, a, k, i: x**0 + k**0 + k**2.0 + np.float_power(k, 2) + k**9 + (k**0.0) / 2,
+    "rolled along several": lambda x, y, a, k, i: np.roll(x, (1, 2), axis=(0, 1))
+    + np.roll(x, (1, 2), axis=1)
+    + np.roll(x, 1, axis=(0, 1))
+    + np.roll(x, (1, 2)),
+    "order of all": lambda x, y, a, k, i: np.sort(x, axis=None) + np.argsort(x, axis=None) + x.argsort(None),
+    "order of none": lambda x, y, a, k, i: np.sort(y[:0]),
+    "shapes by a number": lambda x, y, a, k, i: np.broadcast_to(y[0], 4) + np.tril(y) + np.triu(y, 1),
+    "bools": lambda x, y, a, k, i: np.diff(x[0] > 0) * 1 + np.cumsum(x[0] > 0)[1:] + np.tril(x > 0)[2, 1:],
+    "other shapes": lambda x, y, a, k, i: np.array_equal(x, x[:2]) * 1 + np.array_equal(x, x + 0) * 2,
+    "clipped by new names": lambda x, y, a, k, i: np.clip(x, min=0.5) + np.clip(x, max=0) + x.clip(min=0, max=1),
+    "finite integers": lambda x, y, a, k, i: np.isfinite(k) * 1 + np.isnan(i) + np.isinf(k > 0),
+    "methods with more": lambda x, y, a, k, i: (x > 0).sum(dtype=float) + x.max(axis=0, keepdims=True) + x.sum(out=None),
     "unpacked": lambda x, y, a, k, i: sum(row * (n + 1) for n, row in enumerate(x)),
 }
 
@@ -373,3 +429,66 @@ def test_gradients_go_through_what_is_made_of_several_operations(client):
             )
             found = np.sum(g.params[name] * direction)
             assert found == pytest.approx((high - low) / 2e-6, rel=1e-6, abs=1e-8), name
+
+
+def test_indices_along_an_axis_mean_the_nearest_element_where_they_are_outside(client):
+    @sg.world(x=sg.State(3, 4), i=sg.State(3, 1, dtype="i32"), j=sg.State(3, 1, dtype="i64"))
+    def step(x, i, j):
+        sg.observe("near", np.take_along_axis(x, i, 1))
+        sg.observe("far", np.take_along_axis(x, j, 1))
+        return {}
+
+    far = [[-5], [9], [2]]
+    given = {"x": X, "i": far, "j": np.array(far, np.int64) * 2**33}
+    r = client.rollout(step, steps=1, policy="f64", initial=given, record=["near", "far"])
+    np.testing.assert_array_equal(r.trajectory["near"][0, 0], X[range(3), [0, 3, 2]][:, None])
+    np.testing.assert_array_equal(r.trajectory["far"][0, 0], X[range(3), [0, 3, 3]][:, None])
+
+
+def test_functions_of_several_operations_stay_in_a_small_format(client):
+    far = np.array([1e20, -3e38, 1e-20, 0.5])
+
+    @sg.world(x=sg.State(4))
+    def step(x):
+        sg.observe("arcsinh", np.arcsinh(x))
+        sg.observe("arccosh", np.arccosh(abs(x) + 1))
+        sg.observe("hypot", np.hypot(x, x / 2))
+        return {}
+
+    names = ["arcsinh", "arccosh", "hypot"]
+    r = client.rollout(step, steps=1, policy="f32", initial={"x": far}, record=names)
+    expected = [np.arcsinh(far), np.arccosh(abs(far) + 1), np.hypot(far, far / 2)]
+    for name, numbers in zip(names, expected):
+        # arccosh sees 1 + 1e-20 as 1.
+        np.testing.assert_allclose(r.trajectory[name][0, 0], numbers, rtol=3e-7, atol=1e-30, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "function, at, slopes",
+    [
+        (np.arcsinh, [0.0, 1e-20, -3.0, 1e200], [1, 1, 10**-0.5, 1e-200]),
+        (np.arccosh, [1.25, 1e200], [4 / 3, 1e-200]),
+        (lambda x: np.hypot(x, 2 * x), [1e-170, 3.0, -1e200], [5**0.5, 5**0.5, -(5**0.5)]),
+        (lambda x: np.hypot(x, 0.0), [0.0], [0]),
+        (lambda x: np.logaddexp(x, x), [-np.inf, 2.0], [1, 1]),
+        (lambda x: np.logaddexp2(x, 1.0), [-np.inf, 1.0], [0, 0.5]),
+        (lambda x: np.modf(x)[0], [np.inf, 1.5], [0, 1]),
+        (lambda x: x**0 + x, [0.0, 2.0], [1, 1]),
+        (np.linalg.det, np.arange(9.0).reshape(3, 3), [[-3, 6, -3], [6, -12, 6], [-3, 6, -3]]),
+        (np.linalg.det, [[1.0, 1.0], [1.0, 1.0]], [[1, -1], [-1, 1]]),
+        (np.linalg.det, np.zeros((3, 3)), np.zeros((3, 3))),
+    ],
+)
+def test_gradients_are_those_of_the_function(client, function, at, slopes):
+    at = np.asarray(at)
+
+    @sg.world(x=sg.Param(*at.shape), z=sg.State())
+    def step(x, z):
+        return {"z": np.sum(function(x))}
+
+    @step.objective
+    def total(z):
+        return z * 1.0
+
+    g = client.gradient(step, steps=1, policy="f64", initial={"z": 0.0}, params={"x": at}, objective="total")
+    np.testing.assert_allclose(g.params["x"], slopes, rtol=1e-13, atol=1e-300)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator, NoReturn, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, NoReturn
 
 import numpy as np
 
-from simgrad import indexing, numpy_arrays, numpy_functions, numpy_products, numpy_table
-from simgrad.constants import dtype_of, element_name, element_of
+from simgrad import indexing, numpy_functions, numpy_table
+from simgrad.constants import dtype_of, element_name
 
 if TYPE_CHECKING:
     from simgrad.program import ProgramBuilder
 
-Axis = int | Sequence[int] | None
+
+def _method(function: Any) -> Callable[..., "Expression"]:
+    """The method that is NumPy's function of the value: it takes what that takes, and refuses the rest."""
+
+    def method(self: "Expression", *args: Any, **kwargs: Any) -> "Expression":
+        made: "Expression" = numpy_table.call(self.builder, function, (self, *args), kwargs)
+        return made
+
+    method.__name__, method.__doc__ = function.__name__, f"np.{function.__name__} of the value."
+    return method
+
+
+_transposed, _reshaped = _method(np.transpose), _method(np.reshape)
 
 
 class Expression:
@@ -97,7 +109,7 @@ class Expression:
         return numpy_functions.power(self.builder, self, other)
 
     def __rpow__(self, other: Any) -> "Expression":
-        return self.builder.apply("pow", other, self)
+        return numpy_functions.power(self.builder, other, self)
 
     def __matmul__(self, other: Any) -> "Expression":
         return numpy_functions.matmul(self.builder, self, other)
@@ -208,24 +220,21 @@ class Expression:
         return self.transpose()
 
     def transpose(self, *axes: Any) -> "Expression":
-        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        return numpy_functions.transpose(self, given or None)
+        given = axes[0] if len(axes) == 1 and np.ndim(axes[0]) else axes
+        return _transposed(self, None if given in ((), (None,)) else given)
 
-    def reshape(self, *shape: Any) -> "Expression":
-        return numpy_functions.reshape(self, shape[0] if len(shape) == 1 else shape)
-
-    def ravel(self) -> "Expression":
-        return self.reshape(-1)
-
-    def flatten(self) -> "Expression":
-        return self.reshape(-1)
-
-    def squeeze(self, axis: Axis = None) -> "Expression":
-        return numpy_functions.squeeze(self, axis)
+    def reshape(self, *shape: Any, **others: Any) -> "Expression":
+        given = shape or (others.pop("shape", ()),)
+        return _reshaped(self, given[0] if len(given) == 1 else given, **others)
 
     def astype(self, dtype: Any) -> "Expression":
-        """As the element type of a dtype: real, i32, i64, u32, u8 or bool. Formats of reals are the policy's."""
-        element = numpy_table.with_line(self.builder, element_of, dtype)
+        """As the element type of a dtype: real, i32, i64, u32, u8 or bool. Formats of reals are the policy's.
+
+        `int` is i32, and i64 of what is u32 or i64.
+        """
+        element = numpy_table.with_line(
+            self.builder, numpy_functions.element_as, dtype, self.element
+        )
         return self if element == self.element else self.builder.convert(self, element)
 
     @property
@@ -233,75 +242,33 @@ class Expression:
         """NumPy's for the element type; a real is of f64 here, whatever the policy makes it."""
         return dtype_of(self.element)
 
-    def copy(self) -> "Expression":
-        """Itself: a value does not change."""
-        return self
-
-    def swapaxes(self, axis1: int, axis2: int) -> "Expression":
-        return numpy_functions.swapaxes(self, axis1, axis2)
-
-    def repeat(self, repeats: Any, axis: int | None = None) -> "Expression":
-        return numpy_arrays.repeat(self, repeats, axis)
-
-    def take(self, indices: Any, axis: int | None = None) -> "Expression":
-        return numpy_functions.take(self, indices, axis)
-
-    def diagonal(self, offset: int = 0) -> "Expression":
-        return numpy_functions.matrix_diagonal(self, offset)
-
-    def trace(self, offset: int = 0) -> "Expression":
-        return numpy_functions.reduced("sum", self.diagonal(offset), -1)
-
-    def round(self, decimals: int = 0) -> "Expression":
-        return numpy_functions.rounded(self, decimals)
-
-    def sum(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
-        return numpy_functions.reduced("sum", self, axis, keepdims)
-
-    def prod(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
-        return numpy_functions.reduced("prod", self, axis, keepdims)
-
-    def any(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
-        return numpy_functions.reduced("any", self, axis, keepdims)
-
-    def all(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
-        return numpy_functions.reduced("all", self, axis, keepdims)
-
-    def mean(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
-        return numpy_functions.mean(self, axis, keepdims=keepdims)
-
-    def var(self, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":
-        return numpy_functions.variance(self, axis, ddof=ddof, keepdims=keepdims)
-
-    def std(self, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":
-        return numpy_table.deviation(self, axis, ddof=ddof, keepdims=keepdims)
-
-    def max(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
-        return numpy_functions.extreme("reduce_max", self, axis, keepdims)
-
-    def min(self, axis: Axis = None, keepdims: bool = False) -> "Expression":
-        return numpy_functions.extreme("reduce_min", self, axis, keepdims)
-
-    def argmax(self, axis: int | None = None) -> "Expression":
-        return numpy_functions.argument("argmax", self, axis)
-
-    def argmin(self, axis: int | None = None) -> "Expression":
-        return numpy_functions.argument("argmin", self, axis)
-
-    def argsort(self, axis: int = -1) -> "Expression":
-        return self.builder.argsort(self, axes=axis)
-
-    def cumsum(self, axis: int | None = None) -> "Expression":
-        return numpy_functions.cumsum(self, axis)
-
-    def cumprod(self, axis: int | None = None) -> "Expression":
-        return numpy_arrays.cumprod(self, axis)
-
-    def clip(self, a_min: Any = None, a_max: Any = None) -> "Expression":
-        return numpy_functions.clip(self, a_min, a_max)
-
-    def dot(self, other: Any) -> "Expression":
-        return numpy_products.dot(self, other)
+    # A value does not change: a copy is the value itself.
+    copy = _method(np.copy)
+    ravel = flatten = _method(np.ravel)
+    squeeze = _method(np.squeeze)
+    swapaxes = _method(np.swapaxes)
+    repeat = _method(np.repeat)
+    take = _method(np.take)
+    diagonal = _method(np.diagonal)
+    trace = _method(np.trace)
+    round = _method(np.round)
+    sum = _method(np.sum)
+    prod = _method(np.prod)
+    any = _method(np.any)
+    all = _method(np.all)
+    mean = _method(np.mean)
+    var = _method(np.var)
+    std = _method(np.std)
+    max = _method(np.max)
+    min = _method(np.min)
+    argmax = _method(np.argmax)
+    argmin = _method(np.argmin)
+    argsort = _method(np.argsort)
+    searchsorted = _method(np.searchsorted)
+    cumsum = _method(np.cumsum)
+    cumprod = _method(np.cumprod)
+    clip = _method(np.clip)
+    dot = _method(np.dot)
 
     # ---- NumPy's functions ----
 

@@ -6,19 +6,25 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
-from simgrad.constants import element_of
 from simgrad.numpy_functions import (
     Axis,
+    along_one,
     axes_of,
+    axis_of,
     builder_of,
     concatenate,
+    diff,
+    element_as,
+    is_finite,
+    is_infinite,
     is_nan,
+    kept,
     mean,
+    real,
     reduced,
     sort,
     take,
     transpose,
-    true_divide,
 )
 
 if TYPE_CHECKING:
@@ -28,8 +34,9 @@ if TYPE_CHECKING:
 
 def like(a: Any, fill: Any, dtype: Any = None) -> "Expression":
     b = builder_of(a, fill)
-    element = b.value(a).element if dtype is None else element_of(dtype)
-    return b.broadcast_to(b.value(fill, element), b.value(a).shape)
+    x = b.value(a)
+    element = x.element if dtype is None else element_as(dtype, x.element)
+    return b.broadcast_to(b.value(fill, element), x.shape)
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None) -> "Expression":
@@ -43,7 +50,7 @@ def _by(
     x: "Expression", axis: int | None, places: Callable[[np.ndarray], np.ndarray]
 ) -> "Expression":
     """x along an axis, or flat, at what `places` makes of 0, 1, 2 and so on."""
-    count = x.size if axis is None else x.shape[axes_of(x, axis)[0]]
+    count = x.size if axis is None else x.shape[axis_of(x, axis)]
     return take(x, np.asarray(places(np.arange(count))), axis)
 
 
@@ -65,7 +72,7 @@ def insert(arr: Any, obj: int, values: Any, axis: int | None = None) -> "Express
     """`values` before the one place `obj`."""
     b = builder_of(arr, values)
     x, y = b.value(arr), b.value(values)
-    x, along = (x.reshape(-1), 0) if axis is None else (x, axes_of(x, axis)[0])
+    x, along = along_one(x, axis)
     count = x.shape[along]
     if not isinstance(obj, (int, np.integer)) or not -count <= obj <= count:
         raise TypeError(f"{b.here()}np.insert at {obj!r}: one place of the {count} there are")
@@ -111,7 +118,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: Any
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list["Expression"]:
     b = builder_of(ary)
     x = b.value(ary)
-    along = axes_of(x, axis)[0]
+    along = axis_of(x, axis)
     parts = np.array_split(np.arange(x.shape[along]), indices_or_sections)
     before = (slice(None),) * along
     return [x[(*before, slice(int(p[0]), int(p[-1]) + 1) if p.size else slice(0, 0))] for p in parts]
@@ -120,7 +127,7 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list["Expr
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list["Expression"]:
     b = builder_of(ary)
     x = b.value(ary)
-    count = x.shape[axes_of(x, axis)[0]]
+    count = x.shape[axis_of(x, axis)]
     if isinstance(indices_or_sections, (int, np.integer)) and count % indices_or_sections:
         raise ValueError(
             f"{b.here()}np.split of {count} into {indices_or_sections}: equal parts; np.array_split makes others"
@@ -171,8 +178,7 @@ def accumulated(
 ) -> "Expression":
     """A scan."""
     b = builder_of(x)
-    value = b.value(x)
-    of, along = (value.reshape(-1), 0) if axis is None else (value, axes_of(value, axis)[0])
+    of, along = along_one(b.value(x), axis)
     order = [along, *(i for i in range(of.ndim) if i != along)]
     rows = transpose(of, order)
     if rows.shape[0] == 0:
@@ -193,31 +199,34 @@ def cumprod(a: Any, axis: int | None = None) -> "Expression":
 def average(
     a: Any, axis: Axis = None, weights: Any = None, *, keepdims: bool = False
 ) -> "Expression":
-    """sum(a w) / sum(w)."""
+    """sum(a w) / sum(w), of reals."""
     b = builder_of(a, weights)
-    x = b.value(a)
+    x = real(b, a)
     if weights is None:
         return mean(x, axis, keepdims=keepdims)
-    w = b.value(weights)
+    w = real(b, weights)
     if w.shape != x.shape:
         if not isinstance(axis, (int, np.integer)) or w.ndim != 1:
             raise ValueError(f"{b.here()}np.average: weights of shape {w.shape} for {x.shape}")
-        w = w.reshape([-1 if i == axes_of(x, axis)[0] else 1 for i in range(x.ndim)])
+        w = w.reshape([-1 if i == axis_of(x, axis) else 1 for i in range(x.ndim)])
         w = b.broadcast_to(w, x.shape)
     total = reduced("sum", x * w, axis, keepdims)
-    return true_divide(b, total, reduced("sum", w, axis, keepdims))
+    return b.div(total, reduced("sum", w, axis, keepdims))
 
 
-def _sorted(a: Any, axis: int | None) -> "Expression":
-    """Along the last axis."""
-    x = builder_of(a).value(a)
+def _sorted(a: Any, axis: Axis) -> "Expression":
+    """The reals along these axes, sorted along one, the last."""
+    b = builder_of(a)
+    x = real(b, a)
     if axis is None:
         return sort(x.reshape(-1))
-    along = axes_of(x, axis)[0]
-    return sort(transpose(x, [*(i for i in range(x.ndim) if i != along), along]))
+    gone = axes_of(x, axis)
+    rest = [i for i in range(x.ndim) if i not in gone]
+    rows = transpose(x, [*rest, *gone])
+    return sort(rows if len(gone) == 1 else rows.reshape([*(x.shape[i] for i in rest), -1]))
 
 
-def quantile(a: Any, q: float, axis: int | None = None) -> "Expression":
+def quantile(a: Any, q: float, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
     """The quantile `q`, one known number, on straight lines between sorted neighbours; NaN comes last."""
     ordered = _sorted(a, axis)
     if hasattr(q, "builder") or np.ndim(q) or not 0 <= q <= 1:
@@ -225,19 +234,21 @@ def quantile(a: Any, q: float, axis: int | None = None) -> "Expression":
     at = float(q) * (ordered.shape[-1] - 1)
     low = int(np.floor(at))
     first = ordered[..., low]
-    return first if low == at else first + (ordered[..., low + 1] - first) * (at - low)
+    between = first if low == at else first + (ordered[..., low + 1] - first) * (at - low)
+    return kept(a, axes_of(a, axis), between, keepdims)
 
 
-def percentile(a: Any, q: float, axis: int | None = None) -> "Expression":
-    return quantile(a, q / 100, axis)
+def percentile(a: Any, q: float, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
+    return quantile(a, np.true_divide(q, 100), axis, keepdims=keepdims)
 
 
-def median(a: Any, axis: int | None = None) -> "Expression":
+def median(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
     """The middle of the sorted array, or the mean of the two there; NaN comes last."""
     ordered = _sorted(a, axis)
     n = ordered.shape[-1]
     middle = ordered[..., n // 2]
-    return middle * 1.0 if n % 2 else (ordered[..., n // 2 - 1] + middle) * 0.5
+    middle = middle * 1.0 if n % 2 else (ordered[..., n // 2 - 1] + middle) * 0.5
+    return kept(a, axes_of(a, axis), middle, keepdims)
 
 
 def nansum(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
@@ -289,7 +300,7 @@ def searchsorted(a: Any, v: Any, side: str = "left") -> "Expression":
 def interp(x: Any, xp: Any, fp: Any) -> "Expression":
     """Straight lines between the points; outside, the first and the last."""
     b = builder_of(x, xp, fp)
-    steps, heights = b.value(xp), b.value(fp)
+    steps, heights = real(b, xp), real(b, fp)
     if steps.ndim != 1 or steps.shape != heights.shape or steps.size < 2:
         raise ValueError(f"{b.here()}np.interp of shapes {steps.shape} and {heights.shape}")
     inside = b.min(b.max(x, steps[0]), steps[-1])
@@ -300,9 +311,9 @@ def interp(x: Any, xp: Any, fp: Any) -> "Expression":
 
 
 def gradient(f: Any, *varargs: Any, axis: Axis = None) -> Any:
-    """Central differences inside, one-sided ones at the ends, of evenly spaced points."""
+    """Central differences of reals inside, one-sided ones at the ends, of evenly spaced points."""
     b = builder_of(f)
-    x = b.value(f)
+    x = real(b, f)
     axes = axes_of(x, axis)
     spacings = list(varargs) * (len(axes) if len(varargs) == 1 else 1) or [1.0] * len(axes)
     if len(spacings) != len(axes) or any(np.ndim(h) for h in spacings):
@@ -325,15 +336,16 @@ def gradient(f: Any, *varargs: Any, axis: Axis = None) -> Any:
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> "Expression":
     b = builder_of(y, x)
     value = b.value(y)
-    along = axes_of(value, axis)[0]
+    along = axis_of(value, axis)
     before: tuple[Any, ...] = (slice(None),) * along
     widths = dx
     if x is not None:
         steps = b.value(x)
-        widths = steps[1:] - steps[:-1]
-        widths = widths.reshape([-1 if i == along else 1 for i in range(value.ndim)])
+        widths = diff(steps, axis=axis if steps.ndim > 1 else 0)
+        if steps.ndim == 1:
+            widths = widths.reshape([-1 if i == along else 1 for i in range(value.ndim)])
     both = value[(*before, slice(1, None))] + value[(*before, slice(None, -1))]
-    return reduced("sum", widths * both * 0.5, along)
+    return reduced("sum", widths * both * 0.5, axis)
 
 
 def polyval(p: Any, x: Any) -> "Expression":
@@ -347,7 +359,18 @@ def polyval(p: Any, x: Any) -> "Expression":
 
 
 def is_close(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08) -> "Expression":
-    """|a - b| <= atol + rtol |b|."""
+    """|a - b| <= atol + rtol |b| where b is finite; infinities are near those of their sign."""
     writer: "ProgramBuilder" = builder_of(a, b)
-    right = writer.value(b)
-    return abs(writer.value(a) - right) <= atol + rtol * abs(right)
+    left, right = real(writer, a), real(writer, b)
+    apart = left - right
+    near = abs(apart) <= atol + rtol * abs(right)
+    # The difference of two infinities with one sign is NaN.
+    same = is_infinite(writer, left) & is_infinite(writer, right) & is_nan(writer, apart)
+    return near & is_finite(writer, right) | same
+
+
+def array_equal(a1: Any, a2: Any) -> "Expression":
+    """Whether the shapes are the same, and all elements equal."""
+    b = builder_of(a1, a2)
+    left, right = b.matched([a1, a2], shapes=False)
+    return reduced("all", left == right) if left.shape == right.shape else b.value(False)

@@ -7,12 +7,19 @@ differentiated. `simgrad.numpy_table` says which function of NumPy is which of t
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
-from simgrad.constants import constant
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
+from simgrad.constants import constant, element_of
+from simgrad.v1.program_pb2 import (
+    ELEMENT_TYPE_BOOL,
+    ELEMENT_TYPE_I64,
+    ELEMENT_TYPE_REAL,
+    ELEMENT_TYPE_U8,
+    ELEMENT_TYPE_U32,
+)
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
 
 Axis = int | Sequence[int] | None
 _LARGEST_UNROLLED_POWER = 8
+_NARROW = (np.int8, np.int16, "int8", "int16")
 
 
 def builder_of(*values: Any) -> "ProgramBuilder":
@@ -36,6 +44,15 @@ def _found(values: Sequence[Any]) -> "ProgramBuilder | None":
         if inside is not None:
             return inside
     return None
+
+
+def element_as(dtype: Any, held: int) -> int:
+    """The element type of a dtype, for what is held in another: `int` is i64 of u32 and i64, else i32."""
+    if dtype is int and held in (ELEMENT_TYPE_U32, ELEMENT_TYPE_I64):
+        return ELEMENT_TYPE_I64
+    if dtype in _NARROW or getattr(dtype, "str", "")[1:] in ("i1", "i2"):
+        raise TypeError(f"dtype {dtype!r}: worlds have no integers of 8 or 16 bits with a sign; np.int32")
+    return element_of(dtype)
 
 
 # ---- Arithmetic ----
@@ -58,6 +75,19 @@ def real(b: "ProgramBuilder", x: Any) -> "Expression":
     return value if value.element == ELEMENT_TYPE_REAL else b.convert(value, ELEMENT_TYPE_REAL)
 
 
+def whole(n: Any, what: str) -> int:
+    """n as an int of Python. Raises TypeError for what is none, with `what` it would have been."""
+    try:
+        return operator.index(n)
+    except TypeError:
+        raise TypeError(f"{what} {n!r}: a whole number that is known") from None
+
+
+def counted(x: "Expression") -> "Expression":
+    """x, with bools as the i32 0 and 1."""
+    return x.astype("i32") if x.element == ELEMENT_TYPE_BOOL else x
+
+
 def true_divide(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     """x / y; of integers the quotient of the reals."""
     left, right = b.matched([x, y])
@@ -73,15 +103,23 @@ def floor_divide(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
 
 
 def power(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
-    """Products for whole exponents of at most 8, sqrt for 0.5; else `pow`."""
+    """Products for whole exponents of at most 8 and known ones of integers, sqrt for 0.5; else `pow`."""
     known = None if hasattr(y, "builder") else constant(y)
     if known is None or known.shape != ():
-        return b.pow(x, y)
+        base, exponents = b.matched([x, y])
+        if base.element != ELEMENT_TYPE_REAL:
+            raise TypeError(
+                f"{b.here()}x ** y of integers takes one known y; x.astype(float) ** y is of reals"
+            )
+        return b.pow(base, exponents)
     exponent = float(known)
-    base = b.value(x)
-    if exponent == 0.5 and base.element == ELEMENT_TYPE_REAL:
+    base = real(b, x) if known.dtype.kind == "f" or exponent < 0 else counted(b.value(x))
+    is_real = base.element == ELEMENT_TYPE_REAL
+    if exponent == 0:
+        return b.like(base, 1)
+    if exponent == 0.5:
         return b.sqrt(base)
-    if not exponent.is_integer() or not 0 < abs(exponent) <= _LARGEST_UNROLLED_POWER:
+    if not exponent.is_integer() or is_real and abs(exponent) > _LARGEST_UNROLLED_POWER:
         return b.pow(base, y)
     product = _product(base, int(abs(exponent)))
     return product if exponent > 0 else true_divide(b, 1.0, product)
@@ -127,11 +165,16 @@ def matmul(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     return product.reshape(shape) if gone else product
 
 
-def clip(x: Any, a_min: Any = None, a_max: Any = None) -> "Expression":
-    """min(max(x, a_min), a_max)."""
-    b = builder_of(x, a_min, a_max)
-    low = b.value(x) if a_min is None else b.max(x, a_min)
-    return low if a_max is None else b.min(low, a_max)
+def clip(
+    a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
+) -> "Expression":
+    """min(max(a, a_min), a_max)."""
+    b = builder_of(a, a_min, a_max, min, max)
+    if (a_min is not None or a_max is not None) and (min is not None or max is not None):
+        raise ValueError(f"{b.here()}np.clip takes a_min and a_max, or min and max, not both")
+    low, high = (a_min, a_max) if min is None and max is None else (min, max)
+    above = b.value(a) if low is None else b.max(a, low)
+    return above if high is None else b.min(above, high)
 
 
 def _on_bools(code: str) -> Callable[..., "Expression"]:
@@ -150,13 +193,26 @@ def _on_bools(code: str) -> Callable[..., "Expression"]:
 
 def is_nan(b: "ProgramBuilder", x: Any) -> "Expression":
     """Whether the sign is not finite: no comparison, so no site."""
-    return ~b.is_finite(b.sign(real(b, x)))
+    return _of_reals(b, x, lambda value: ~b.is_finite(b.sign(value)), False)
 
 
 def is_infinite(b: "ProgramBuilder", x: Any) -> "Expression":
     """Whether x is not finite, and its sign is: no comparison, so no site."""
-    value = real(b, x)
-    return b.is_finite(b.sign(value)) & ~b.is_finite(value)
+    return _of_reals(b, x, lambda value: b.is_finite(b.sign(value)) & ~b.is_finite(value), False)
+
+
+def is_finite(b: "ProgramBuilder", x: Any) -> "Expression":
+    return _of_reals(b, x, b.is_finite, True)
+
+
+def _of_reals(
+    b: "ProgramBuilder", x: Any, asked: Callable[["Expression"], "Expression"], of_integers: bool
+) -> "Expression":
+    """`asked` of reals; one answer for integers, which are finite in every format."""
+    value = b.value(x)
+    if value.element == ELEMENT_TYPE_REAL:
+        return asked(value)
+    return b.broadcast_to(b.value(of_integers, ELEMENT_TYPE_BOOL), value.shape)
 
 
 def _known_of(b: "ProgramBuilder", x: Any, y: Any, both: "Expression") -> "Expression":
@@ -164,21 +220,30 @@ def _known_of(b: "ProgramBuilder", x: Any, y: Any, both: "Expression") -> "Expre
     return b.where(is_nan(b, x), y, b.where(is_nan(b, y), x, both))
 
 
+def hypot(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
+    """norm2 of the two, which scales them: no square leaves the format."""
+    return b.norm2(stack(b.matched([real(b, x), real(b, y)])), axes=0)
+
+
 def arcsinh(b: "ProgramBuilder", x: Any) -> "Expression":
-    """log1p(x + x^2 / (1 + sqrt(1 + x^2))), of -x below 0; x^2 is within the format."""
+    """log1p(x) + log1p(x / (1 + h) x / (1 + x)) with h = hypot(1, x), of -x below 0; infinities stay.
 
-    def rising(y: "Expression") -> "Expression":
-        square = y * y
-        return b.log1p(y + square / (1 + b.sqrt(1 + square)))
-
+    The sum of the logarithms is that of x + h, and no factor leaves the format.
+    """
     value = real(b, x)
-    return b.where(value < 0, -rising(-value), rising(value))
+    finite, below = b.is_finite(value), value < 0
+    size = b.where(finite, b.where(below, -value, value), 0.0)
+    rising = b.log1p(size) + b.log1p(size / (1 + hypot(b, 1.0, size)) * (size / (1 + size)))
+    return b.where(finite, b.where(below, -rising, rising), value)
 
 
 def arccosh(b: "ProgramBuilder", x: Any) -> "Expression":
-    """log1p(t + sqrt(t (t + 2))) of t = x - 1."""
-    t = real(b, x) - 1
-    return b.log1p(t + b.sqrt(t * (t + 2)))
+    """log1p(t) + log1p(sqrt(t) sqrt(t + 2) / (1 + t)) of t = x - 1; sqrt(x) of an infinity."""
+    value = real(b, x)
+    finite = b.is_finite(value)
+    t = b.where(finite, value - 1, 1.0)
+    risen = b.log1p(t) + b.log1p(b.sqrt(t) * (b.sqrt(t + 2) / (1 + t)))
+    return b.where(finite, risen, b.sqrt(b.where(finite, 1.0, value)))
 
 
 def arctanh(b: "ProgramBuilder", x: Any) -> "Expression":
@@ -190,16 +255,31 @@ def arctanh(b: "ProgramBuilder", x: Any) -> "Expression":
 def logaddexp(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     """The larger, and softplus of the smaller less the larger."""
     x, y = b.matched([real(b, x), real(b, y)])
-    # At a tie one is the larger and the other the smaller, and each gets half of the cotangent.
-    larger = b.max(x, y)
-    return larger + b.softplus(b.min(y, x) - larger)
+    larger, below = _larger(b, x, y)
+    return larger + b.softplus(below)
 
 
 def logaddexp2(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     """The larger, and log1p(2^(smaller - larger)) / log(2)."""
     x, y = b.matched([real(b, x), real(b, y)])
+    larger, below = _larger(b, x, y)
+    return larger + b.log1p(b.exp2(below)) * (1 / math.log(2))
+
+
+def _larger(
+    b: "ProgramBuilder", x: "Expression", y: "Expression"
+) -> tuple["Expression", "Expression"]:
+    """The larger, and the smaller less the larger; 0 where the larger is infinite."""
+    # At a tie one is the larger and the other the smaller, and each gets half of the cotangent.
     larger = b.max(x, y)
-    return larger + b.log1p(b.exp2(b.min(y, x) - larger)) * (1 / math.log(2))
+    return larger, b.where(b.is_finite(larger), b.min(y, x) - larger, 0.0)
+
+
+def modf(b: "ProgramBuilder", x: Any) -> tuple["Expression", "Expression"]:
+    """x - trunc(x), 0 of an infinity, and trunc(x)."""
+    value = real(b, x)
+    cut = b.trunc(value)
+    return b.where(is_infinite(b, value), 0.0, value - cut), cut
 
 
 def copysign(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
@@ -222,59 +302,71 @@ def sinc(x: Any) -> "Expression":
     return b.where(value == 0, 1.0, b.sin(angle) / angle)
 
 
-def rounded(x: Any, decimals: int = 0) -> "Expression":
+def rounded(a: Any, decimals: int = 0) -> "Expression":
     """The nearest whole number of 10^-decimals, ties to even; integers stay where decimals >= 0."""
-    b = builder_of(x)
-    value = b.value(x)
-    if value.element != ELEMENT_TYPE_REAL and decimals >= 0:
+    b = builder_of(a)
+    value, places = b.value(a), whole(decimals, "np.round of decimals")
+    if value.element != ELEMENT_TYPE_REAL and places >= 0:
         return value
-    if decimals == 0:
+    if places == 0:
         return b.round(value)
-    scale = 10.0 ** abs(decimals)
-    return b.round(value * scale) / scale if decimals > 0 else b.round(value / scale) * scale
+    scale = 10.0 ** abs(places)
+    return b.round(value * scale) / scale if places > 0 else b.round(value / scale) * scale
 
 
 # ---- Shapes ----
 
 
-def reshape(x: Any, shape: Any) -> "Expression":
-    b = builder_of(x)
-    given = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+def reshape(a: Any, shape: Any) -> "Expression":
+    b = builder_of(a)
     try:
-        known = np.broadcast_to(np.False_, x.shape).reshape(given).shape
+        known = np.broadcast_to(np.False_, a.shape).reshape(lengths_of(shape)).shape
     except ValueError as error:
         raise ValueError(f"{b.here()}{error}") from None
-    return x if known == x.shape else b.reshape(x, known)
+    return a if known == a.shape else b.reshape(a, known)
 
 
-def transpose(x: Any, axes: Any = None) -> "Expression":
-    dims = tuple(range(x.ndim))[::-1] if axes is None else tuple(int(a) % x.ndim for a in axes)
-    if sorted(dims) != list(range(x.ndim)):
-        raise ValueError(f"{x.builder.here()}axes {axes} are no order of the {x.ndim} axes")
-    return x if x.ndim < 2 else builder_of(x).transpose(x, dims)
+def lengths_of(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple; one number is the length of one axis."""
+    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
 
 
-def squeeze(x: Any, axis: Axis = None) -> "Expression":
-    return reshape(x, np.squeeze(np.empty(x.shape, bool), axis).shape)
+def broadcast_to(array: Any, shape: Any) -> "Expression":
+    return builder_of(array).broadcast_to(array, lengths_of(shape))
 
 
-def expand_dims(x: Any, axis: int | Sequence[int]) -> "Expression":
-    return reshape(x, np.expand_dims(np.empty(x.shape, bool), axis).shape)
+def transpose(a: Any, axes: Any = None) -> "Expression":
+    dims = list(range(a.ndim))[::-1] if axes is None else axes_in_order(a, axes)
+    if len(dims) != a.ndim:
+        raise ValueError(f"{a.builder.here()}axes {axes} are no order of the {a.ndim} axes")
+    return a if a.ndim < 2 else builder_of(a).transpose(a, dims)
 
 
-def swapaxes(x: Any, axis1: int, axis2: int) -> "Expression":
-    dims = list(range(x.ndim))
-    dims[axis1], dims[axis2] = dims[axis2], dims[axis1]
-    return transpose(x, dims)
+def squeeze(a: Any, axis: Axis = None) -> "Expression":
+    return reshape(a, np.squeeze(np.empty(a.shape, bool), axis).shape)
 
 
-def moveaxis(x: Any, source: Axis, destination: Axis) -> "Expression":
-    sources = [int(a) % x.ndim for a in np.atleast_1d(np.asarray(source))]
-    targets = [int(a) % x.ndim for a in np.atleast_1d(np.asarray(destination))]
-    dims = [axis for axis in range(x.ndim) if axis not in sources]
+def expand_dims(a: Any, axis: int | Sequence[int]) -> "Expression":
+    return reshape(a, np.expand_dims(np.empty(a.shape, bool), axis).shape)
+
+
+def swapaxes(a: Any, axis1: int, axis2: int) -> "Expression":
+    dims = list(range(a.ndim))
+    first, second = axis_of(a, axis1), axis_of(a, axis2)
+    dims[first], dims[second] = dims[second], dims[first]
+    return transpose(a, dims)
+
+
+def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> "Expression":
+    sources, targets = axes_in_order(a, source), axes_in_order(a, destination)
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"{a.builder.here()}np.moveaxis of {source} to {destination}: as many places as axes"
+        )
+    dims = [axis for axis in range(a.ndim) if axis not in sources]
     for target, axis in sorted(zip(targets, sources)):
         dims.insert(target, axis)
-    return transpose(x, dims)
+    return transpose(a, dims)
 
 
 def concatenate(arrays: Sequence[Any], axis: int | None = 0) -> "Expression":
@@ -293,63 +385,73 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> "Expression":
     return concatenate([expand_dims(x, axis) for x in values], axis)
 
 
-def vstack(arrays: Sequence[Any]) -> "Expression":
-    b = builder_of(arrays)
-    values = [b.value(x) for x in arrays]
+def vstack(tup: Sequence[Any]) -> "Expression":
+    b = builder_of(tup)
+    values = [b.value(x) for x in tup]
     return concatenate([x.reshape(1, -1) if x.ndim < 2 else x for x in values])
 
 
-def hstack(arrays: Sequence[Any]) -> "Expression":
-    b = builder_of(arrays)
-    values = [b.value(x) for x in arrays]
+def hstack(tup: Sequence[Any]) -> "Expression":
+    b = builder_of(tup)
+    values = [b.value(x) for x in tup]
     values = [x.reshape(1) if x.ndim == 0 else x for x in values]
     return concatenate(values, 0 if values[0].ndim == 1 else 1)
 
 
-def roll(x: "Expression", shift: int, axis: int | None = None) -> "Expression":
-    """Two slices, joined."""
+def roll(a: "Expression", shift: int | Sequence[int], axis: Axis = None) -> "Expression":
+    """Two slices along each axis, joined."""
     if axis is None:
-        return roll(x.reshape(-1), shift, 0).reshape(x.shape)
-    n = x.shape[axis]
-    cut = (-shift) % n if n else 0
-    if cut == 0:
-        return builder_of(x).value(x)
-    before: tuple[Any, ...] = (slice(None),) * (axis % x.ndim)
-    return concatenate([x[(*before, slice(cut, n))], x[(*before, slice(0, cut))]], axis)
+        return roll(a.reshape(-1), shift, 0).reshape(a.shape)
+    by = dict.fromkeys(range(a.ndim), 0)
+    for n, along in zip(*np.broadcast_arrays(np.atleast_1d(shift), np.atleast_1d(axis))):
+        by[axis_of(a, along)] += whole(n, "np.roll by")
+    for along, n in by.items():
+        length = a.shape[along]
+        cut = -n % length if length else 0
+        if cut:
+            before: tuple[Any, ...] = (slice(None),) * along
+            a = concatenate([a[(*before, slice(cut, length))], a[(*before, slice(0, cut))]], along)
+    return builder_of(a).value(a)
 
 
-def flip(x: "Expression", axis: Axis = None) -> "Expression":
-    gone = set(axes_of(x, axis))
-    return x[tuple(slice(None, None, -1) if a in gone else slice(None) for a in range(x.ndim))]
+def flip(m: "Expression", axis: Axis = None) -> "Expression":
+    gone = set(axes_of(m, axis))
+    return m[tuple(slice(None, None, -1) if a in gone else slice(None) for a in range(m.ndim))]
 
 
-def diff(x: "Expression", n: int = 1, axis: int = -1) -> "Expression":
-    before: tuple[Any, ...] = (slice(None),) * (axis % x.ndim)
-    for _ in range(n):
-        x = x[(*before, slice(1, None))] - x[(*before, slice(None, -1))]
-    return x
+def diff(a: "Expression", n: int = 1, axis: int = -1) -> "Expression":
+    """Neighbours, subtracted; of bools whether they differ."""
+    before: tuple[Any, ...] = (slice(None),) * axis_of(a, axis)
+    times = whole(n, "np.diff with n")
+    if times < 0:
+        raise ValueError(f"{a.builder.here()}np.diff with n {n}: at least 0")
+    for _ in range(times):
+        after, first = a[(*before, slice(1, None))], a[(*before, slice(None, -1))]
+        a = after != first if a.element == ELEMENT_TYPE_BOOL else after - first
+    return a
 
 
-def triangle(x: Any, k: int, lower: bool) -> "Expression":
-    b = builder_of(x)
-    rows, columns = x.shape[-2:]
-    kept = np.tri(rows, columns, k if lower else k - 1).astype(bool)
-    return b.where(kept if lower else ~kept, x, 0)
+def triangle(m: Any, k: int, lower: bool) -> "Expression":
+    b = builder_of(m)
+    if m.ndim == 0:
+        raise ValueError(f"{b.here()}a triangle of a scalar: at least one axis")
+    inside = np.tri(*m.shape[-2:], k=k if lower else k - 1).astype(bool)  # type: ignore[call-overload]
+    return b.where(inside if lower else ~inside, m, False if m.element == ELEMENT_TYPE_BOOL else 0)
 
 
-def diagonal(x: Any, k: int = 0) -> "Expression":
+def diagonal(v: Any, k: int = 0) -> "Expression":
     """Makes a matrix of a vector that is its diagonal, or takes the diagonal of a matrix: `take`."""
-    places = np.arange(x.size).reshape(x.shape)
-    if x.ndim == 1:
+    places = np.arange(v.size).reshape(v.shape)
+    if v.ndim == 1:
         places = np.diag(places + 1, k) - 1
     else:
         places = np.diag(places, k)
-    return builder_of(x).take(x, places.shape, places.ravel().tolist())
+    return builder_of(v).take(v, places.shape, places.ravel().tolist())
 
 
-def matrix_diagonal(x: Any, offset: int = 0) -> "Expression":
+def matrix_diagonal(a: Any, offset: int = 0) -> "Expression":
     """Takes the diagonal of the first two axes, as the last axis: `take`."""
-    value = builder_of(x).value(x)
+    value = builder_of(a).value(a)
     places = np.diagonal(np.arange(value.size).reshape(value.shape), offset)
     return value.builder.take(value, places.shape, places.ravel().tolist())
 
@@ -357,17 +459,31 @@ def matrix_diagonal(x: Any, offset: int = 0) -> "Expression":
 # ---- Reductions ----
 
 
+def axes_in_order(x: Any, axis: int | Sequence[int]) -> list[int]:
+    """Counted from the front, in the order given. Raises ValueError for one that is outside or stands twice."""
+    given = [axis] if np.ndim(axis) == 0 else list(axis)  # type: ignore[arg-type]
+    axes = [whole(a, "axis") for a in given]
+    if any(not -x.ndim <= a < x.ndim for a in axes):
+        raise ValueError(f"{x.builder.here()}axis {axis} is none of an array of shape {x.shape}")
+    in_front = [a % x.ndim for a in axes]
+    if len(set(in_front)) < len(axes):
+        raise ValueError(f"{x.builder.here()}axis {axis} names an axis twice")
+    return in_front
+
+
 def axes_of(x: Any, axis: Axis) -> list[int]:
     """Ascending, counted from the front; None: all."""
-    if axis is None:
-        return list(range(x.ndim))
-    given = [axis] if isinstance(axis, (int, np.integer)) else list(axis)
-    if any(not -x.ndim <= a < x.ndim for a in given):
-        raise ValueError(f"{x.builder.here()}axis {axis} is none of an array of shape {x.shape}")
-    return sorted({int(a) % x.ndim for a in given})
+    return list(range(x.ndim)) if axis is None else sorted(axes_in_order(x, axis))
 
 
-def _kept(x: Any, axes: Sequence[int], result: "Expression", keepdims: bool) -> "Expression":
+def axis_of(x: Any, axis: int) -> int:
+    """One axis, counted from the front. Raises TypeError for several."""
+    if np.ndim(axis):
+        raise TypeError(f"{x.builder.here()}axis {axis}: one axis, as a whole number")
+    return axes_in_order(x, axis)[0]
+
+
+def kept(x: Any, axes: Sequence[int], result: "Expression", keepdims: bool) -> "Expression":
     return (
         reshape(result, [1 if a in axes else n for a, n in enumerate(x.shape)])
         if keepdims
@@ -380,22 +496,24 @@ def reduced(code: str, x: Any, axis: Axis = None, keepdims: bool = False) -> "Ex
     b, axes = builder_of(x), axes_of(x, axis)
     if code in ("any", "all") and x.element != ELEMENT_TYPE_BOOL:
         x = b.convert(x, ELEMENT_TYPE_BOOL)
-    if code in ("sum", "prod") and x.element == ELEMENT_TYPE_BOOL:
-        x = x.astype("i32")
+    if code in ("sum", "prod"):
+        x = counted(x)
     result = b.apply(code, x, axes=axes) if axes else x
-    return _kept(x, axes, result, keepdims)
+    return kept(x, axes, result, keepdims)
 
 
-def mean(x: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
-    """The sum divided by the number of elements."""
-    count = math.prod(x.shape[a] for a in axes_of(x, axis))
-    return true_divide(builder_of(x), reduced("sum", x, axis, keepdims), float(count))
+def mean(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
+    """The sum, of reals, divided by the number of elements."""
+    b = builder_of(a)
+    count = math.prod(a.shape[i] for i in axes_of(a, axis))
+    return b.div(reduced("sum", real(b, a), axis, keepdims), float(count))
 
 
-def variance(x: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":
+def variance(a: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":
     """The sum of squared differences from the mean, divided by the number of elements less ddof."""
+    x = real(builder_of(a), a)
     centred = x - mean(x, axis, keepdims=True)
-    count = math.prod(x.shape[a] for a in axes_of(x, axis))
+    count = math.prod(x.shape[i] for i in axes_of(x, axis))
     return reduced("sum", centred * centred, axis, keepdims) / float(count - ddof)
 
 
@@ -403,41 +521,71 @@ def extreme(code: str, x: Any, axis: Axis = None, keepdims: bool = False) -> "Ex
     """reduce_max and reduce_min, one axis after the other from the last; all axes at once as one."""
     b, axes = builder_of(x), axes_of(x, axis)
     if len(axes) == x.ndim > 0:
-        return _kept(x, axes, b.apply(code, x.reshape(-1), axes=0), keepdims)
+        return kept(x, axes, b.apply(code, x.reshape(-1), axes=0), keepdims)
     result = x
     for a in reversed(axes):
         result = b.apply(code, result, axes=a)
-    return _kept(x, axes, result, keepdims)
+    return kept(x, axes, result, keepdims)
+
+
+def along_one(x: Any, axis: int | None) -> tuple["Expression", int]:
+    """x and its axis counted from the front; None: x flat, and 0."""
+    return (x.reshape(-1), 0) if axis is None else (x, axis_of(x, axis))
 
 
 def argument(code: str, x: Any, axis: int | None = None) -> "Expression":
-    of, along = (x.reshape(-1), 0) if axis is None else (x, axis)
+    of, along = along_one(x, axis)
     return builder_of(x).apply(code, of, axes=along)
 
 
-def cumsum(x: Any, axis: int | None = None) -> "Expression":
-    of, along = (x.reshape(-1), 0) if axis is None else (x, axis)
-    return builder_of(x).cumsum(of, axes=along)
+def cumsum(a: Any, axis: int | None = None) -> "Expression":
+    of, along = along_one(a, axis)
+    return builder_of(a).cumsum(counted(of), axes=along)
 
 
-def take_along_axis(x: Any, indices: Any, axis: int = -1) -> "Expression":
-    """A gather of the flat array."""
-    b, axis = builder_of(x, indices), axis % x.ndim
+def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> "Expression":
+    """A gather of the flat array; a computed index that is outside means the nearest element."""
+    b = builder_of(arr, indices)
+    x, along = along_one(b.value(arr), axis)
+    if np.ndim(indices) != x.ndim:
+        raise ValueError(
+            f"{b.here()}np.take_along_axis of shape {x.shape} at indices of shape {np.shape(indices)}: "
+            "as many axes"
+        )
+    if not hasattr(indices, "builder"):
+        places = np.take_along_axis(np.arange(x.size).reshape(x.shape), np.asarray(indices), along)
+        return b.take(x, places.shape, places.ravel().tolist())
+    if indices.element in (ELEMENT_TYPE_REAL, ELEMENT_TYPE_BOOL):
+        raise TypeError(f"{b.here()}np.take_along_axis takes computed indices, not reals or bools")
+    # A bound above 255 is no u8.
+    given = indices.astype("i32") if indices.element == ELEMENT_TYPE_U8 else indices
+    inside = b.min(b.max(given, np.int32(0)), np.int32(x.shape[along] - 1))
+    return _at_places(x, inside.astype("i32"), along)
+
+
+def _at_places(x: "Expression", places: "Expression", axis: int) -> "Expression":
+    """x at i32 places along an axis, all inside."""
     stride = math.prod(x.shape[axis + 1 :])
     base = np.arange(x.size).reshape(x.shape).take([0], axis).astype(np.int32)
-    return b.gather(b.value(x).reshape(-1), indices * np.int32(stride) + base, axes=0)
+    return x.builder.gather(x.reshape(-1), places * np.int32(stride) + base, axes=0)
 
 
-def sort(x: Any, axis: int = -1) -> "Expression":
+def argsort(a: Any, axis: int | None = -1) -> "Expression":
+    of, along = along_one(a, axis)
+    return of.builder.argsort(of, axes=along)
+
+
+def sort(a: Any, axis: int | None = -1) -> "Expression":
     """A stable argsort, and a gather."""
-    return take_along_axis(x, x.argsort(axis), axis)
+    of, along = along_one(a, axis)
+    return _at_places(of, argsort(of, along), along) if of.size else of
 
 
-def take(x: Any, indices: Any, axis: int | None = None) -> "Expression":
-    if axis is None:
-        return builder_of(x, indices).value(x).reshape(-1)[indices]
-    before: tuple[Any, ...] = (slice(None),) * (axis % x.ndim)
-    return builder_of(x, indices).value(x)[(*before, indices)]
+def take(a: Any, indices: Any, axis: int | None = None) -> "Expression":
+    b = builder_of(a, indices)
+    x, along = along_one(b.value(a), axis)
+    # A tuple in a key of its own is a list of indices.
+    return x[(*(slice(None),) * along, list(indices) if isinstance(indices, tuple) else indices)]
 
 
 # ---- Tables ----
@@ -456,7 +604,7 @@ _OF_UFUNC = {
     **{"add": "add", "subtract": "sub", "multiply": "mul", "negative": "neg", "absolute": "abs"},
     **{"fabs": "abs", "minimum": "min", "maximum": "max", "remainder": "mod", "fmod": "rem"},
     **{"rint": "round", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2"},
-    **{"nextafter": "next_after", "isfinite": "is_finite", "less": "lt", "less_equal": "le"},
+    **{"nextafter": "next_after", "less": "lt", "less_equal": "le"},
     **{"greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne"},
     **{"left_shift": "shl", "right_shift": "shr"},
     **{"bitwise_and": "and", "bitwise_or": "or", "invert": "not", "bitwise_xor": "xor"},
@@ -466,15 +614,15 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "divide": true_divide,
     "floor_divide": floor_divide,
     "power": power,
-    "float_power": power,
+    "float_power": lambda b, x, y: power(b, real(b, x), y),
     "matmul": matmul,
     "square": lambda b, x: x * x,
     "reciprocal": lambda b, x: 1.0 / x,
     "positive": lambda b, x: x,
-    "hypot": lambda b, x, y: b.sqrt(x * x + y * y),
+    "hypot": hypot,
     "divmod": lambda b, x, y: (floor_divide(b, x, y), b.mod(x, y)),
     "log10": lambda b, x: b.log(real(b, x)) * (1 / math.log(10)),
-    "modf": lambda b, x: (x - b.trunc(x), b.trunc(x)),
+    "modf": modf,
     "ldexp": lambda b, x, n: x * b.exp2(real(b, n)),
     "deg2rad": lambda b, x: x * (math.pi / 180),
     "radians": lambda b, x: x * (math.pi / 180),
@@ -489,6 +637,7 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "heaviside": heaviside,
     "isnan": is_nan,
     "isinf": is_infinite,
+    "isfinite": is_finite,
     "fmax": lambda b, x, y: _known_of(b, x, y, b.max(x, y)),
     "fmin": lambda b, x, y: _known_of(b, x, y, b.min(x, y)),
     "conjugate": lambda b, x: x,

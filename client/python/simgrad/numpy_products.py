@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from simgrad.numpy_functions import Axis, axes_of, builder_of, diagonal, matmul, real, reduced
+from simgrad.numpy_functions import (
+    Axis,
+    axes_in_order,
+    axes_of,
+    axis_of,
+    builder_of,
+    diagonal,
+    kept,
+    matmul,
+    real,
+    reduced,
+    whole,
+)
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
@@ -39,14 +51,14 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> "Expression":
     left, right = writer.value(a), writer.value(b)
     if isinstance(axes, (int, np.integer)):
         axes = (range(left.ndim - int(axes), left.ndim), range(int(axes)))
-    gone = [[axes_of(x, int(i))[0] for i in np.atleast_1d(k)] for x, k in zip((left, right), axes)]
-    kept = [[i for i in range(x.ndim) if i not in k] for x, k in zip((left, right), gone)]
+    gone = [axes_in_order(x, k) for x, k in zip((left, right), axes)]
+    rest = [[i for i in range(x.ndim) if i not in k] for x, k in zip((left, right), gone)]
     if [left.shape[i] for i in gone[0]] != [right.shape[i] for i in gone[1]]:
         raise writer.unmet(left.shape, right.shape)
     count = math.prod(left.shape[i] for i in gone[0])
-    rows, columns = [left.shape[i] for i in kept[0]], [right.shape[i] for i in kept[1]]
-    first = left.transpose(*kept[0], *gone[0]) if left.ndim > 1 else left
-    second = right.transpose(*gone[1], *kept[1]) if right.ndim > 1 else right
+    rows, columns = [left.shape[i] for i in rest[0]], [right.shape[i] for i in rest[1]]
+    first = left.transpose(*rest[0], *gone[0]) if left.ndim > 1 else left
+    second = right.transpose(*gone[1], *rest[1]) if right.ndim > 1 else right
     product = matmul(
         writer,
         first.reshape(math.prod(rows), count),
@@ -71,7 +83,7 @@ def kron(a: Any, b: Any) -> "Expression":
     return product.reshape([m * n for m, n in zip(first, second)])
 
 
-def cross(a: Any, b: Any, axis: int = -1) -> "Expression":
+def cross(a: Any, b: Any, *, axis: int = -1) -> "Expression":
     """The cross product of vectors of 3 numbers."""
     writer = builder_of(a, b)
     left, right = writer.matched([a, b])
@@ -83,10 +95,6 @@ def cross(a: Any, b: Any, axis: int = -1) -> "Expression":
         return x[(*(slice(None),) * axis_of(x, axis), order)]
 
     return turned(left, after) * turned(right, before) - turned(left, before) * turned(right, after)
-
-
-def axis_of(x: "Expression", axis: int) -> int:
-    return axes_of(x, axis)[0]
 
 
 def convolve(a: Any, v: Any, mode: str = "full") -> "Expression":
@@ -229,8 +237,7 @@ def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> 
         raise TypeError(
             f"{b.here()}np.linalg.norm of order {ord!r}: the Euclidean one, and 1 and inf of vectors"
         )
-    shape = [1 if a in axes else n for a, n in enumerate(x.shape)]
-    return result.reshape(shape) if keepdims else result
+    return kept(x, axes, result, keepdims)
 
 
 def square(x: Any, name: str) -> "Expression":
@@ -266,9 +273,29 @@ def _factored(a: Any, name: str) -> tuple["Expression", "Expression"]:
 
 
 def det(a: Any) -> "Expression":
-    """The product of the pivots of `lu`, with the sign of its permutation."""
-    pivots, sign = _factored(a, "np.linalg.det")
+    """Up to [3, 3] by cofactors of the first row; else the product of the pivots of `lu`, with the sign of
+    its permutation.
+
+    The gradient of the pivots is that of a regular matrix: of a singular one, from [4, 4] on, it is NaN.
+    """
+    matrix = square(a, "np.linalg.det")
+    if matrix.shape[0] <= 3:
+        return _cofactors(matrix, 0, list(range(matrix.shape[0])))
+    pivots, sign = _factored(matrix, "np.linalg.det")
     return sign * reduced("prod", pivots)
+
+
+def _cofactors(matrix: "Expression", row: int, columns: list[int]) -> "Expression":
+    """The determinant of these columns from a row on."""
+    if not columns:
+        return matrix.builder.value(1.0)
+    if len(columns) == 1:
+        return matrix[row, columns[0]]
+    total = None
+    for i, column in enumerate(columns):
+        term = matrix[row, column] * _cofactors(matrix, row + 1, columns[:i] + columns[i + 1 :])
+        total = term if total is None else total - term if i % 2 else total + term
+    return matrix.builder.value(total)
 
 
 def slogdet(a: Any) -> tuple["Expression", "Expression"]:
@@ -281,9 +308,10 @@ def matrix_power(a: Any, n: int) -> "Expression":
     """By squares; of negative n powers of the inverse."""
     matrix = square(a, "np.linalg.matrix_power")
     b = matrix.builder
-    if n == 0:
+    exponent = whole(n, "np.linalg.matrix_power of")
+    if exponent == 0:
         return b.like(matrix, 0.0) + np.eye(matrix.shape[0])
-    power, result, left = inv(matrix) if n < 0 else matrix, None, abs(int(n))
+    power, result, left = inv(matrix) if exponent < 0 else matrix, None, abs(exponent)
     while True:
         if left & 1:
             result = power if result is None else result @ power

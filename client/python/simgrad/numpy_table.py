@@ -14,8 +14,7 @@ import numpy as np
 from simgrad import numpy_arrays as arrays
 from simgrad import numpy_functions as basic
 from simgrad import numpy_products as products
-from simgrad.constants import element_of
-from simgrad.numpy_functions import Axis, builder_of, reshape
+from simgrad.numpy_functions import Axis, builder_of, element_as, reshape
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def spread(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression"
 
 
 def _mean(a: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> "Expression":
-    if dtype is not None and element_of(dtype) != ELEMENT_TYPE_REAL:
+    if dtype is not None and element_as(dtype, a.element) != ELEMENT_TYPE_REAL:
         raise TypeError(f"a mean is real, not {dtype!r}")
     return basic.mean(a, axis, keepdims=keepdims)
 
@@ -161,12 +160,12 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: where,
     np.clip: basic.clip,
     np.sinc: basic.sinc,
-    np.round: lambda a, decimals=0: basic.rounded(a, decimals),
+    np.round: basic.rounded,
     np.isclose: arrays.is_close,
     np.allclose: lambda a, b, rtol=1e-05, atol=1e-08: basic.reduced(
         "all", arrays.is_close(a, b, rtol, atol)
     ),
-    np.array_equal: lambda a1, a2: basic.reduced("all", builder_of(a1, a2).eq(a1, a2)),
+    np.array_equal: arrays.array_equal,
     np.nan_to_num: arrays.nan_to_num,
     np.select: arrays.select,
     np.interp: arrays.interp,
@@ -189,7 +188,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.expand_dims: basic.expand_dims,
     np.swapaxes: basic.swapaxes,
     np.moveaxis: basic.moveaxis,
-    np.broadcast_to: lambda array, shape: builder_of(array).broadcast_to(array, shape),
+    np.broadcast_to: basic.broadcast_to,
     np.broadcast_arrays: arrays.broadcast_arrays,
     np.atleast_1d: arrays.each_atleast(1),
     np.atleast_2d: arrays.each_atleast(2),
@@ -232,7 +231,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.full_like: arrays.full_like,
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
-    np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis],
+    np.size: lambda a, axis=None: a.size if axis is None else a.shape[basic.axis_of(a, axis)],
     # Reductions
     np.sum: _reducing("sum"),
     np.prod: _reducing("prod"),
@@ -256,7 +255,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.cumsum: basic.cumsum,
     np.cumprod: arrays.cumprod,
     # Order and places
-    np.argsort: lambda a, axis=-1: a.argsort(axis),
+    np.argsort: basic.argsort,
     np.sort: basic.sort,
     np.searchsorted: arrays.searchsorted,
     np.take: basic.take,
