@@ -172,3 +172,12 @@ def test_loops_and_branches_say_how_often_and_which():
     with pytest.raises(ValueError, match="switch needs a branch"):
         b.switch(i, [], [x])
 
+
+
+def test_a_function_without_a_name_makes_a_world_with_one_and_no_objective():
+    world = sg.world(x=sg.State)(lambda x: x)
+    assert world.to_proto().program.name == "world"
+    with pytest.raises(ValueError, match=r"refusals_test.py:\d+: an objective has the name"):
+        world.objective(lambda x: x)
+    with pytest.raises(ValueError, match=r"refusals_test.py:\d+: an objective has the name"):
+        world.stage_cost(lambda x: x)

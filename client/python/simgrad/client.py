@@ -235,8 +235,9 @@ class Client:
             `forced` which tests would have decided otherwise. A gradient is then that of the forced
             program.
           diagnostics: "off", "summary" or "instances". Never changes a result.
-          margins: sites (tests, choices, and loops that one test of reals stops) whose margins are returned
-            by element, whatever `diagnostics` says. Not with `keep`, nor of a gradient.
+          margins: sites whose margins are returned by element, whatever `diagnostics` says: tests, choices, and
+            loops with a test of reals of their own, as `fixed_point` has; what stops a `while_loop` are tests with
+            sites of theirs. Not with `keep`, nor of a gradient.
           objective: name of an objective whose value is returned.
           weights: [N], of the instances in `value`, the sum of their values; default ones.
           on_nonfinite: "report", or "raise" (NonFiniteError with certificates and the result).

@@ -132,13 +132,13 @@ class FunctionWorld(World):
 
         Raises ValueError where the world has a terminal cost of that name.
         """
-        self._add(_Cost(cost.__name__, None, cost))
+        self._add(_Cost(_objective_of(cost), None, cost))
         return cost
 
     def stage_cost(self, cost: F) -> F:
         """Decorates a cost of every step, summed: a function of inputs (states at the start of the
         step) and observed values, by the names of its arguments. As `objective` otherwise."""
-        self._add(_Cost(cost.__name__, cost, None))
+        self._add(_Cost(_objective_of(cost), cost, None))
         return cost
 
     def _add(self, cost: _Cost) -> None:
@@ -217,6 +217,19 @@ class FunctionWorld(World):
                 f"{self._title} returns the next value of {', '.join(states)}, in this order or as a mapping"
             )
         return dict(zip(states, values))
+
+
+def _name_of(function: Function) -> str:
+    """The name that a def gave; "" for a lambda, and for what has none."""
+    name = getattr(function, "__name__", "")
+    return name if name.isidentifier() else ""
+
+
+def _objective_of(cost: Function) -> str:
+    name = _name_of(cost)
+    if not name:
+        raise ValueError(f"{source_line().text}: an objective has the name of its function: write a def")
+    return name
 
 
 def _by_name(b: ProgramBuilder, names: Sequence[str]) -> list[tuple[str, Any]]:
@@ -343,17 +356,17 @@ def world(
     and where, cond, while_loop, for_loop and scan for each instance.
 
     Args:
-      name: of the program; without one that of the function.
+      name: of the program; without one that of the function, and "world" of a lambda.
       level: which comparisons of reals are sites; see ProgramBuilder.
     """
 
     def decorate(wrapped: Function) -> FunctionWorld:
         return FunctionWorld(
-            wrapped, _declarations(wrapped, inputs), name or wrapped.__name__, level
+            wrapped, _declarations(wrapped, inputs), name or _name_of(wrapped) or "world", level
         )
 
     if function is None:
         return decorate
     return FunctionWorld(
-        function, _declarations(function, inputs), name or function.__name__, level
+        function, _declarations(function, inputs), name or _name_of(function) or "world", level
     )
