@@ -106,6 +106,7 @@ def test_inputs_have_the_type_that_they_are_declared_with(kind):
         (sg.Step(2), "a Step is one number"),
         (sg.Step(default=5), "a Step is counted"),
         (sg.Param(dtype="bogus"), "dtype 'bogus': one of real"),
+        (sg.State(dtype=np.int16), "dtype .*: worlds have no integers of 8 or 16 bits"),
     ],
 )
 def test_declarations_that_mean_nothing_are_refused(declared, words):

@@ -11,8 +11,8 @@ from typing import Any, Callable, Mapping, Sequence, TypeVar, overload
 import numpy as np
 
 from simgrad import functions
-from simgrad.constants import element_of
 from simgrad.expression import Expression
+from simgrad.numpy_functions import element_as
 from simgrad.program import ProgramBuilder
 from simgrad.source_line import source_line
 from simgrad.v1 import program_pb2, simgrad_pb2
@@ -239,7 +239,7 @@ def _by_name(b: ProgramBuilder, names: Sequence[str]) -> list[tuple[str, Any]]:
 def written_input(b: ProgramBuilder, name: str, declared: Declared) -> Expression:
     """Declares an input in the program that is being written."""
     try:
-        element = element_of(declared.dtype)
+        element = element_as(declared.dtype, ELEMENT_TYPE_REAL)
     except TypeError as error:
         raise TypeError(f"{b.here()}{name}: {error}") from None
     if isinstance(declared, (Config, Step, Weights)) and element != ELEMENT_TYPE_REAL:
