@@ -117,8 +117,13 @@ class Compiled : public CompiledExecutor {
     if (absl::Status status = CheckBatch(batch, options.stop); !status.ok()) return status;
     std::shared_ptr<const PlannedProgram> planned = kept_->plans.Find(batch, options.recording);
     if (planned == nullptr) {
-      // As in Create.
-      if (IsLittle(batch) && !kept_->seen.Saw(batch.program)) return NeedOfReference(batch);
+      // As in Create. Large states are no work, but memory, which a plan tells better.
+      constexpr int64_t kSmallStates = 1 << 20;
+      const MemoryNeed without_plan = NeedOfReference(batch);
+      if (without_plan.saved <= kSmallStates && IsLittle(batch) &&
+          !kept_->seen.Saw(batch.program)) {
+        return without_plan;
+      }
       const absl::Status made =
           UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
       if (!made.ok()) return made;
@@ -214,7 +219,7 @@ class Compiled : public CompiledExecutor {
     constexpr double kPerOperation = 64;
     return static_cast<int64_t>(kPerOperation * WorkOf(per_step, batch));
   }
-  // Without a plan. Tapes are among the numbers that are kept.
+  // Without a plan. Tapes are among the numbers that are kept, states are not.
   static MemoryNeed NeedOfReference(const Batch& batch) {
     const Program& program = batch.program->program;
     constexpr int64_t kPerInstance = 512;  // health, path, bookkeeping
@@ -223,8 +228,11 @@ class Compiled : public CompiledExecutor {
       const ValueId value = program.inputs[static_cast<size_t>(i)].value;
       state += 8 * ElementCount(program[value].type.shape);
     }
-    return {.run = BytesOfReference(WorkPerStep(*batch.program), batch),
-            .saved = batch.instances * state};
+    // Two states travel with every chunk; as many are the engine's.
+    constexpr int64_t kStates = 4;
+    const int64_t saved = batch.instances * state;
+    return {.run = BytesOfReference(WorkPerStep(*batch.program), batch) + kStates * saved,
+            .saved = saved};
   }
   double LittleWork(int64_t statements) const {
     return std::max(options_.little_work,

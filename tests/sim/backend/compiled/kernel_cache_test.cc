@@ -591,6 +591,26 @@ TEST(ServedBy, LittleWorkThatComesFirstIsAdmittedWithoutAPlan) {
   EXPECT_EQ(executor->use().plans, 1);
 }
 
+// A state that the step leaves alone is no work, and memory all the same.
+TEST(ServedBy, LittleWorkOfLargeStatesIsAdmittedByItsPlan) {
+  constexpr int64_t kNumbers = 250'000;
+  Builder b("large");
+  const Var x = b.State("x", {kNumbers});
+  const Var s = b.State("s", {});
+  b.SetNext({x, s + b.Literal(1.0)});
+  const auto program = Lowered(b);
+  Work work = tests::WorkOf(*program, 10, 20);
+  work.batch.program = program;
+  tests::Bind(work, InputKind::kState, "x",
+              tests::Shared(std::vector<double>(kNumbers, 0.5), {kNumbers}));
+  tests::Bind(work, InputKind::kState, "s", tests::Shared({0.5}, {}));
+  const auto executor = MakeCompiledExecutor(CompiledOptions{});
+  const auto need = executor->NeedOf(work.batch, work.options, {});
+  ASSERT_TRUE(need.ok() && need->has_value()) << need.status();
+  EXPECT_EQ(executor->use().plans, 1);
+  EXPECT_GE((*need)->saved, 10 * kNumbers * 4);
+}
+
 // Admission counts what the reference keeps of little work, whichever rule finds that it is little.
 TEST(ServedBy, WhatIsLeftToTheReferenceIsAdmittedAsSuch) {
   CompiledOptions options;
