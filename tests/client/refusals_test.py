@@ -53,7 +53,8 @@ def test_inputs_without_names_are_refused():
 
 
 @pytest.mark.parametrize(
-    "option, value", [("seed", -1), ("seed", 2**64), ("instance_ids", [3, -1])]
+    "option, value",
+    [("seed", -1), ("seed", 2**64), ("seed", "3"), ("instance_ids", [3, -1]), ("instance_ids", [1.5])],
 )
 def test_seeds_and_ids_that_do_not_fit_are_refused(option, value):
     with pytest.raises(ValueError, match=f"^{option}: whole numbers from 0"):
@@ -68,6 +69,16 @@ def test_options_of_a_gradient_that_mean_nothing_are_refused():
         request.gradient_request(spec, dict, loops={"fp": "implicit"})
     with pytest.raises(TypeError, match="keep is True or a simgrad.Keep"):
         kept.kept_as("yes")
+    with pytest.raises(ValueError, match="wrt names no input"):
+        request.gradient_request(spec, dict, wrt=iter([]))
+    assert kept.kept_as(np.True_) == sg.Keep() and kept.kept_as(np.False_) is None
+
+
+@pytest.mark.parametrize("names", [["k", "h"], ("k", "h"), np.array(["k", "h"]), iter(["k", "h"])])
+def test_inputs_of_a_gradient_are_named_by_whatever_lists_them(names):
+    spec = request.rollout_spec(sg.World("w"), dict, steps=0)
+    asked = request.gradient_request(spec, dict, wrt=names)
+    assert [name.name for name in asked.wrt] == ["k", "h"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +117,10 @@ def test_inputs_have_the_type_that_they_are_declared_with(kind):
         (sg.Step(2), "a Step is one number"),
         (sg.Step(default=5), "a Step is counted"),
         (sg.Param(dtype="bogus"), "dtype 'bogus': one of real"),
-        (sg.State(dtype=np.int16), "dtype .*: worlds have no integers of 8 or 16 bits"),
+        *[
+            (sg.State(dtype=dtype), "dtype .*: worlds have no integers of 8 or 16 bits")
+            for dtype in (np.int16, "int16", "<i2", "h", "i1", "b", np.dtype(np.int8))
+        ],
     ],
 )
 def test_declarations_that_mean_nothing_are_refused(declared, words):
@@ -182,3 +196,22 @@ def test_a_function_without_a_name_makes_a_world_with_one_and_no_objective():
         world.objective(lambda x: x)
     with pytest.raises(ValueError, match=r"refusals_test.py:\d+: an objective has the name"):
         world.stage_cost(lambda x: x)
+
+
+def test_a_computed_number_that_the_array_does_not_hold_is_not_written_into_it():
+    b = ProgramBuilder("w")
+    i = b.state("i", (3,), program_pb2.ELEMENT_TYPE_I32)
+    y, place = b.state("y"), b.state("place", (1,), program_pb2.ELEMENT_TYPE_I32)
+    for key in (0, place):
+        with pytest.raises(TypeError, match=r'x.at of i32 takes no real: y.astype\("i32"\)'):
+            i.at[key].set(y)
+        assert i.at[key].set(y.astype("i32")).element == program_pb2.ELEMENT_TYPE_I32
+
+
+def test_arguments_of_numpy_may_be_named_as_they_are_there():
+    b = ProgramBuilder("w")
+    a, x = b.state("a", (3, 3)), b.state("x", (3,))
+    assert np.linalg.solve(a, b=x).shape == np.dot(a, b=x).shape == x.shape
+    assert np.isclose(x, b=x).shape == x.shape and x.dot(b=x).shape == ()
+    with pytest.raises(TypeError, match=r"refusals_test.py:\d+: np.linalg.norm of order 'fro'"):
+        np.linalg.norm(x, "fro")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simgrad.constants import element_name, widest
 from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_BOOL,
     ELEMENT_TYPE_I32,
@@ -72,20 +73,25 @@ class Places:
     def _written(self, combine: str, y: Any) -> "Expression":
         x, entries = self._x, _entries(self._x, self._key)
         b = x.builder
+        y = b.value(y, x.element)
+        if widest([x.element, y.element]) != x.element:
+            raise TypeError(
+                f"{b.here()}x.at of {element_name(x.element)} takes no {element_name(y.element)}: "
+                f'y.astype("{element_name(x.element)}") converts it'
+            )
         if not any(_is_value(e) for e in entries):
             numbers = _numbers(x, entries)
             return self._flat(combine, y, numbers.ravel().astype(np.int32), numbers.shape, "clip")
         if entries and _is_i32(entries[0]) and all(_is_whole(e) for e in entries[1:]):
-            y = b.value(y, x.element)
             return b.scatter(x, entries[0], y, axes=0, bounds="drop", combine=combine)
         number: Any = _number(x, entries, outside=x.size)
         return self._flat(combine, y, number.reshape(-1), number.shape, "drop")
 
     def _flat(
-        self, combine: str, y: Any, numbers: Any, shape: tuple[int, ...], bounds: str
+        self, combine: str, y: "Expression", numbers: Any, shape: tuple[int, ...], bounds: str
     ) -> "Expression":
         x, b = self._x, self._x.builder
-        updates = b.broadcast_to(b.value(y, x.element), shape).reshape(-1)
+        updates = b.broadcast_to(y, shape).reshape(-1)
         flat = b.scatter(
             x.reshape(-1), numbers, updates, axes=0, bounds=bounds, combine=combine
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, cast
 
+import numpy as np
+
 from simgrad import errors, request, results
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.v1 import simgrad_pb2
@@ -52,8 +54,10 @@ class Keep:
 
 def kept_as(keep: bool | Keep | None) -> Keep | None:
     """Reads the `keep` argument of a rollout. Gives None where nothing is to be kept."""
-    if keep is None or isinstance(keep, (bool, Keep)):
-        return Keep() if keep is True else keep or None
+    if isinstance(keep, (bool, np.bool_)):
+        return Keep() if keep else None
+    if keep is None or isinstance(keep, Keep):
+        return keep
     raise TypeError(f"keep is True or a simgrad.Keep, not {keep!r}")
 
 

@@ -20,6 +20,7 @@ from simgrad.numpy_functions import (
     is_nan,
     kept,
     mean,
+    moveaxis,
     real,
     reduced,
     sort,
@@ -36,7 +37,8 @@ def like(a: Any, fill: Any, dtype: Any = None) -> "Expression":
     b = builder_of(a, fill)
     x = b.value(a)
     element = x.element if dtype is None else element_as(dtype, x.element)
-    return b.broadcast_to(b.value(fill, element), x.shape)
+    value = b.value(fill, element)
+    return b.broadcast_to(value if value.element == element else b.convert(value, element), x.shape)
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None) -> "Expression":
@@ -78,9 +80,10 @@ def insert(arr: Any, obj: int, values: Any, axis: int | None = None) -> "Express
         raise TypeError(f"{b.here()}np.insert at {obj!r}: one place of the {count} there are")
     at = int(obj) + count if obj < 0 else int(obj)
     before: tuple[Any, ...] = (slice(None),) * along
-    if x.ndim > 1 or y.ndim == 0:
-        room = (*x.shape[:along], 1, *x.shape[along + 1 :])
-        y = b.broadcast_to(y[(*before, None)] if 0 < y.ndim == x.ndim - 1 else y, room)
+    # NumPy takes the first axis of the values for the one along which they go in.
+    y = moveaxis(y.reshape((1,) * (x.ndim - y.ndim) + y.shape), 0, along)
+    if y.ndim == x.ndim:
+        y = b.broadcast_to(y, (*x.shape[:along], y.shape[along], *x.shape[along + 1 :]))
     return concatenate([x[(*before, slice(0, at))], y, x[(*before, slice(at, None))]], along)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from simgrad.constants import constant, element_of
 from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_BOOL,
+    ELEMENT_TYPE_I32,
     ELEMENT_TYPE_I64,
     ELEMENT_TYPE_REAL,
     ELEMENT_TYPE_U8,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 Axis = int | Sequence[int] | None
 _LARGEST_UNROLLED_POWER = 8
-_NARROW = (np.int8, np.int16, "int8", "int16")
 
 
 def builder_of(*values: Any) -> "ProgramBuilder":
@@ -48,11 +48,19 @@ def _found(values: Sequence[Any]) -> "ProgramBuilder | None":
 
 def element_as(dtype: Any, held: int) -> int:
     """The element type of a dtype, for what is held in another: `int` is i64 of u32 and i64, else i32."""
+    if isinstance(dtype, str) and dtype == "int":
+        dtype = int
     if dtype is int and held in (ELEMENT_TYPE_U32, ELEMENT_TYPE_I64):
         return ELEMENT_TYPE_I64
-    if dtype in _NARROW or getattr(dtype, "str", "")[1:] in ("i1", "i2"):
+    element = element_of(dtype)
+    if element == ELEMENT_TYPE_I32 and dtype is not int and not _is_i32(dtype):
         raise TypeError(f"dtype {dtype!r}: worlds have no integers of 8 or 16 bits with a sign; np.int32")
-    return element_of(dtype)
+    return element
+
+
+def _is_i32(dtype: Any) -> bool:
+    own = isinstance(dtype, int) or (isinstance(dtype, str) and dtype == "i32")
+    return own or np.dtype(dtype) == np.int32
 
 
 # ---- Arithmetic ----

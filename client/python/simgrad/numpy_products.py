@@ -225,10 +225,11 @@ def _spread(x: "Expression", axes: str, result: str) -> "Expression":
 def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> "Expression":
     """norm2; of order 1 and of infinity for vectors, sums and extremes of magnitudes."""
     b = builder_of(x)
-    x = b.value(x)
+    x = real(b, x)
     axes = axes_of(x, axis)
-    if ord in (None, "fro") or (ord == 2 and len(axes) == 1):
-        result = b.norm2(real(b, x), axes=axes)
+    is_euclidean = ord is None or (ord == "fro" and len(axes) == 2) or (ord == 2 and len(axes) == 1)
+    if is_euclidean:
+        result = b.norm2(x, axes=axes)
     elif ord == 1 and len(axes) == 1:
         result = reduced("sum", abs(x), axes)
     elif ord in (np.inf, -np.inf) and len(axes) == 1:
@@ -276,7 +277,7 @@ def det(a: Any) -> "Expression":
     """Up to [3, 3] by cofactors of the first row; else the product of the pivots of `lu`, with the sign of
     its permutation.
 
-    The gradient of the pivots is that of a regular matrix: of a singular one, from [4, 4] on, it is NaN.
+    The gradient by pivots divides by each of them: from [4, 4] on it is NaN where one is 0.
     """
     matrix = square(a, "np.linalg.det")
     if matrix.shape[0] <= 3:

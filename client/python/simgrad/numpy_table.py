@@ -15,7 +15,7 @@ from simgrad import numpy_arrays as arrays
 from simgrad import numpy_functions as basic
 from simgrad import numpy_products as products
 from simgrad.numpy_functions import Axis, builder_of, element_as, reshape
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
@@ -41,7 +41,9 @@ def call(b: "ProgramBuilder", function: Any, args: Sequence[Any], kwargs: Mappin
     return with_line(b, known, *args, **given)
 
 
-def with_line(b: "ProgramBuilder", function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def with_line(
+    b: "ProgramBuilder", function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """function(*args), whose errors begin with the line of the user's file."""
     try:
         return function(*args, **kwargs)
@@ -136,7 +138,8 @@ def where(condition: Any, x: Any = None, y: Any = None) -> "Expression":
     b = builder_of(condition, x, y)
     if x is None or y is None:
         raise TypeError(f"{b.here()}np.where needs both values: {_DATA}np.where(c, x, y)")
-    return b.where(condition, x, y)
+    chosen = b.value(condition)
+    return b.where(chosen if chosen.element == ELEMENT_TYPE_BOOL else chosen.astype(bool), x, y)
 
 
 def deviation(a: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":

@@ -108,11 +108,7 @@ def rollout_spec(
         raise TypeError(f"objective is one name, not {objective!r}; Client.gradient alone takes a list")
     if not hasattr(steps, "__index__"):
         raise TypeError(f"steps is a whole number, not {steps!r}")
-    ids = [int(i) for i in instance_ids]
-    for option, numbers in (("seed", [seed]), ("instance_ids", ids)):
-        for number in numbers:
-            if not 0 <= number < 2**64:
-                raise ValueError(f"{option}: whole numbers from 0 to 2^64 - 1, not {number}")
+    [seed], ids = _unsigned("seed", [seed]), _unsigned("instance_ids", instance_ids)
     if isinstance(record, str):
         record = (record,)
     if isinstance(margins, str):
@@ -221,12 +217,20 @@ def gradient_request(
         ):
             for name, value in group.items():
                 target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
-    wrt = (wrt,) if isinstance(wrt, str) else wrt
+    wrt = [wrt] if isinstance(wrt, str) else None if wrt is None else list(wrt)
     if wrt is not None and not wrt:
         raise ValueError("wrt names no input: name one, or leave it out for all that have a gradient")
     for name in wrt or ():
         request.wrt.append(input_name(name, spec, declarations))
     return request
+
+
+def _unsigned(option: str, numbers: Iterable[Any]) -> list[int]:
+    """The numbers as ints. Raises ValueError, with the name of the option, for what is no u64."""
+    for number in (numbers := list(numbers)):
+        if not hasattr(number, "__index__") or not 0 <= number < 2**64:
+            raise ValueError(f"{option}: whole numbers from 0 to 2^64 - 1, not {number!r}")
+    return [int(number) for number in numbers]
 
 
 def loop_derivatives(
