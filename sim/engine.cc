@@ -494,7 +494,8 @@ absl::StatusOr<WorkResult> Engine::Perform(Work work, const KeptRun* kept,
   if (run.ok() && *run == nullptr) run = executor_->Create(work.batch, work.options);
   if (!run.ok()) return WithReason(run.status(), WorkPhase::kForward, observer);
   const double compile = SecondsSince(start);
-  const ReversalBudget budget = ReversalBudgetOf(work, (*run)->NeedOf(RangeStepsOf(work)));
+  const ReversalBudget budget =
+      ReversalBudgetOf(work, (*run)->NeedOf(RangeStepsOf(work)), (*run)->SavedBytes());
   absl::StatusOr<WorkResult> result = Execution(work, budget, latch, **run, observer).Go(adopted);
   if (!result.ok()) return result;
   result->seconds.compile = compile;

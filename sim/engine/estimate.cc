@@ -166,14 +166,15 @@ absl::StatusOr<int64_t> EstimateBytes(const Work& work, const Executor& executor
                  static_cast<double>((*need)->run) + CertificateBytes(work, **need) +
                  AnswerBytes(work) + GradientAnswerBytes(work);
   if (work.gradient) {
-    bytes += static_cast<double>(ReversalBudgetOf(work, *need).held);
+    bytes += static_cast<double>(ReversalBudgetOf(work, *need, (*need)->saved).held);
     // The state at the end, from which a reversal of weights may run again.
     const bool again = work.gradient->reduction == InstanceReduction::kFiniteOnly &&
                        !BlockSums::WantedOf(*work.batch.program).empty();
     if (again) bytes += static_cast<double>((*need)->saved);
   }
   if (work.keep) {
-    bytes += static_cast<double>(ReversalBudgetOf(work, *need).checkpoints + (*need)->saved) +
+    bytes += static_cast<double>(ReversalBudgetOf(work, *need, (*need)->saved).checkpoints +
+                                 (*need)->saved) +
              KeptInputBytes(work);
   }
   return Clamped(bytes);

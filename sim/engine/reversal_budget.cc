@@ -35,11 +35,15 @@ RangeSteps RangeStepsOf(const Work& work) {
   return {chunk, std::min(chunk, interval)};
 }
 
-ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed>& need) {
+ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed>& need,
+                                int64_t saved) {
   ReversalBudget budget;
   budget.most = work.memory_budget_bytes;
+  const double wanted = CheckpointsOf(work) * static_cast<double>(saved);
   if (!need) {
-    budget.checkpoints = budget.most / 2;
+    // The tape is not known, but what checkpoints are worth is.
+    budget.checkpoints =
+        static_cast<int64_t>(std::min(wanted, static_cast<double>(budget.most / 2)));
     budget.held = budget.most;
     return budget;
   }
@@ -48,7 +52,6 @@ ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed
   constexpr int64_t kUsual = int64_t{16} << 20;
   int64_t tape = need->tape_at_caps;
   if (work.reserve) tape = std::min(tape, std::max(kUsual, 2 * need->tape_once));
-  const double wanted = CheckpointsOf(work) * static_cast<double>(need->saved);
   const int64_t room = std::max(budget.most / 2, budget.most - tape);
   budget.checkpoints = static_cast<int64_t>(std::min(wanted, static_cast<double>(room)));
   budget.held = std::min(budget.most, budget.checkpoints + tape);

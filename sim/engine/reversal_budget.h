@@ -24,7 +24,9 @@ struct ReversalBudget {
 // The steps of the work's chunks and ranges, at most.
 RangeSteps RangeStepsOf(const Work& work);
 
-// `need` empty: half of the limit each, all of it held.
-ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed>& need);
+// `saved`: bytes of one SaveState. `need` empty: at most half of the limit for checkpoints, all of it
+// held.
+ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed>& need,
+                                int64_t saved);
 
 }  // namespace simgrad::sim
