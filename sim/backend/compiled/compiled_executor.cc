@@ -121,7 +121,7 @@ class Compiled : public CompiledExecutor {
       constexpr int64_t kSmallStates = 1 << 20;
       const MemoryNeed without_plan = NeedOfReference(batch);
       if (without_plan.saved <= kSmallStates && IsLittle(batch) &&
-          !kept_->seen.Saw(batch.program)) {
+          !kept_->seen.HasSeen(batch.program)) {
         return without_plan;
       }
       const absl::Status made =

@@ -13,8 +13,8 @@ namespace simgrad::sim::compiled {
 
 class SeenPrograms {
  public:
-  // Whether SawBefore was called for this program.
-  bool Saw(const std::shared_ptr<const NumericalProgram>& program) const {
+  // Whether SawBefore was called for this program. Records nothing.
+  bool HasSeen(const std::shared_ptr<const NumericalProgram>& program) const {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto entry = seen_.find(program.get());
     return entry != seen_.end() && !entry->second.expired();
