@@ -119,10 +119,9 @@ class Compiled : public CompiledExecutor {
     if (planned == nullptr) {
       // As in Create. Large states are no work, but memory, which a plan tells better.
       constexpr int64_t kSmallStates = 1 << 20;
-      const MemoryNeed without_plan = NeedOfReference(batch);
-      if (without_plan.saved <= kSmallStates && IsLittle(batch) &&
-          !kept_->seen.HasSeen(batch.program)) {
-        return without_plan;
+      if (IsLittle(batch) && !kept_->seen.HasSeen(batch.program)) {
+        const MemoryNeed need = NeedOfReference(batch);
+        if (need.saved <= kSmallStates) return need;
       }
       const absl::Status made =
           UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
@@ -219,7 +218,7 @@ class Compiled : public CompiledExecutor {
     constexpr double kPerOperation = 64;
     return static_cast<int64_t>(kPerOperation * WorkOf(per_step, batch));
   }
-  // Without a plan. Tapes are among the numbers that are kept, states are not.
+  // Of a little work, without a plan. Tapes are among the numbers that are kept, states are not.
   static MemoryNeed NeedOfReference(const Batch& batch) {
     const Program& program = batch.program->program;
     constexpr int64_t kPerInstance = 512;  // health, path, bookkeeping
