@@ -218,7 +218,7 @@ class Compiled : public CompiledExecutor {
     constexpr double kPerOperation = 64;
     return static_cast<int64_t>(kPerOperation * WorkOf(per_step, batch));
   }
-  // Of a little work, without a plan. Tapes are among the numbers that are kept, states are not.
+  // The need of a little work, without a plan. Tapes are among the numbers that are kept, states are not.
   static MemoryNeed NeedOfReference(const Batch& batch) {
     const Program& program = batch.program->program;
     constexpr int64_t kPerInstance = 512;  // health, path, bookkeeping
