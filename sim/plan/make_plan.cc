@@ -49,7 +49,6 @@ class PlanMaker {
     for (const Site& site : numerical_.sites) {
       const RecordedSite recorded = {.hash = HashOfSite(site.name),
                                      .elements = site.elements,
-                                     .first_element = plan_.EventElements(),
                                      .chooses = site.chooses};
       (site.kind == SiteKind::kEvent ? plan_.events : plan_.terminations).push_back(recorded);
     }

@@ -2,10 +2,6 @@
 
 namespace simgrad::sim::plan {
 
-int64_t Plan::EventElements() const {
-  return events.empty() ? 0 : events.back().first_element + events.back().elements;
-}
-
 Register Function::AddRegister(Carrier carrier) {
   registers.push_back(carrier);
   return static_cast<Register>(registers.size()) - 1;

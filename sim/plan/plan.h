@@ -151,7 +151,6 @@ struct Field {
 struct RecordedSite {
   uint64_t hash = 0;          // of its name
   int64_t elements = 1;       // decisions of one execution
-  int64_t first_element = 0;  // events: of its elements among those of all events
   bool has_entry = false;     // loops: a run begins with an entry test
   bool cap_first = false;     // loops: the cap is checked before the test
   bool chooses = false;       // events: their values are integers
@@ -191,7 +190,6 @@ struct Plan {
   std::vector<RecordedSite> terminations;
   std::vector<RecordedSite> events;
   std::vector<precision::Role> additions;  // by site of additions (sim/program/additions.h)
-  int64_t EventElements() const;
   bool event_margins = false;  // margins of events are counted at sampled steps
   Function start;              // fields z[0] of the states sent; without statements: copies
   Function step;               // z[t] to z[t + 1], exports, cost

@@ -11,7 +11,7 @@ static_assert(sizeof(Statement) == 216);
 static_assert(sizeof(Buffer) == 64);
 static_assert(sizeof(Function) == 152);
 static_assert(sizeof(Plan) == 1416);
-static_assert(sizeof(RecordedSite) == 32);
+static_assert(sizeof(RecordedSite) == 24);
 static_assert(sizeof(Field) == 24);
 
 class Writer {
@@ -84,7 +84,6 @@ class Writer {
   void Add(const RecordedSite& s) {
     Add(s.hash);
     Add(s.elements);
-    Add(s.first_element);
     Add(s.has_entry);
     Add(s.cap_first);
     Add(s.chooses);

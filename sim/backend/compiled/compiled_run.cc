@@ -8,6 +8,7 @@
 #include "precision/rounding.h"
 #include "precision/selection.h"
 #include "sim/backend/check_batch.h"
+#include "sim/backend/compiled/event_layout.h"
 #include "sim/backend/compiled/exact_margins.h"
 #include "sim/backend/compiled/state_sample.h"
 #include "sim/backend/empty_chunk.h"
@@ -333,13 +334,14 @@ void CompiledRun::SetSentStates(int64_t group, std::byte* fields, WorkMeter& met
 
 absl::Status CompiledRun::Start() {
   if (absl::Status taken = TakeCode(Part::kForward); !taken.ok()) return taken;
-  const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
+  const int64_t event_bytes = EventLayout(plan_.events, lanes()).bytes();
+  const absl::Status ended = ForGroups([&](Worker& worker, int64_t group) {
     GroupState& state = groups_[static_cast<size_t>(group)];
     state.fields.assign(static_cast<size_t>(TravellingBytes()), std::byte{0});
     const size_t width = static_cast<size_t>(lanes());
     state.health.assign(width, -1);
     state.signatures.assign(width, 0);
-    state.last_events.assign(width * static_cast<size_t>(plan_.EventElements()), 0);
+    state.last_events.assign(static_cast<size_t>(event_bytes), std::byte{0});
     state.first_events.assign(width * plan_.events.size(), -1);
     if (looks_) CheckSentInputs(group, worker.meter);
     SetSentStates(group, state.fields.data(), worker.meter);

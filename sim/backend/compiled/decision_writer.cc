@@ -20,7 +20,11 @@ using plan::Statement;
 
 DecisionWriter::DecisionWriter(const LaneBuilder& lanes, const plan::Plan& plan,
                                const plan::Function& function)
-    : MarginWriter(lanes), plan_(plan), written_(function), last_(plan.terminations.size()) {}
+    : MarginWriter(lanes),
+      plan_(plan),
+      written_(function),
+      events_(plan.events, options_.shape.lanes()),
+      last_(plan.terminations.size()) {}
 
 // ---- around steps ----
 
@@ -302,40 +306,57 @@ void DecisionWriter::EventMargins(const Statement& s, const Compared& compared,
   });
 }
 
+// Where the element that is told was last kept: `bytes` for each element.
+Value* DecisionWriter::LastEvent(const Statement& s, const Told& told, int64_t bytes) {
+  Value* const element = told.element == nullptr ? b_.getInt64(0) : told.element;
+  const auto offset = static_cast<uint64_t>(events_.offset(static_cast<size_t>(s.site)));
+  return Memory(kLastEvents, element, static_cast<uint64_t>(bytes), offset);
+}
+
+// Keeps what an event is now, and returns the lanes in which it was something else. All lanes are
+// in one word.
+Vectors DecisionWriter::ChangedEvents(const Statement& s, const Told& told, const Vectors& values) {
+  auto* const word = b_.getIntNTy(8 * static_cast<unsigned>(events_.word_bytes()));
+  Value* const at = LastEvent(s, told, events_.word_bytes());
+  Value* const before = b_.CreateAlignedLoad(word, at, llvm::Align(1));
+  Value* const now = b_.CreateZExt(BitsOf(values), word);
+  Value* const mask = b_.CreateZExt(BitsOf(told.mask), word);
+  Value* const changed = b_.CreateAnd(b_.CreateXor(before, now), mask);
+  b_.CreateAlignedStore(b_.CreateXor(before, changed), at, llvm::Align(1));
+  return LanesOf(changed);
+}
+
+Vectors DecisionWriter::ChangedChoices(const Statement& s, const Told& told) {
+  auto* const stored = VectorOf(b_.getInt32Ty());
+  Value* const first = LastEvent(s, told, 4 * options_.shape.lanes());
+  Vectors changed;
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* const at = Offset(first, 4 * width() * part);
+    Value* const before = b_.CreateAlignedLoad(stored, at, llvm::Align(4));
+    Value* const now = told.operands[2][part];
+    changed.push_back(b_.CreateAnd(told.mask[part], b_.CreateICmpNE(before, now)));
+    b_.CreateAlignedStore(b_.CreateSelect(told.mask[part], now, before), at, llvm::Align(4));
+  }
+  return changed;
+}
+
 void DecisionWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, const Told& told) {
   const plan::RecordedSite& recorded = plan_.events[static_cast<size_t>(s.site)];
   const size_t sites = plan_.events.size();
   Value* const column = Row(kEvents, s.site, sites, sizeof(EventColumn));
   const Vectors asked = told.where.empty() ? told.mask : Both(told.mask, told.where);
-  auto* const stored = VectorOf(b_.getInt32Ty());
-  // A choice has a number; an event is kept with all its bits set where it holds.
-  const bool chooses = !told.operands[2][0]->getType()->getScalarType()->isIntegerTy(1);
   Vectors values;  // where they are not 0
   for (size_t part = 0; part < parts(); ++part) {
     Value* const value = told.operands[2][part];
-    Value* const holds = chooses ? b_.CreateICmpNE(value, Splat32(0)) : value;
+    Value* const holds = recorded.chooses ? b_.CreateICmpNE(value, Splat32(0)) : value;
     values.push_back(b_.CreateAnd(told.mask[part], holds));
   }
   const Compared compared = ComparedBy(s, of, of_extra, told);
   Margins(compared, true, column, Row(kEventWatches, s.site, sites, sizeof(MarginWatch)), asked,
           {});
   if (plan_.event_margins) EventMargins(s, compared, asked);
-  Value* const element = told.element == nullptr ? b_.getInt64(0) : told.element;
-  Value* const first_vector = b_.CreateMul(
-      b_.CreateAdd(b_.getInt64(static_cast<uint64_t>(recorded.first_element)), element),
-      b_.getInt64(parts()));
-  Vectors changed;
-  for (size_t part = 0; part < parts(); ++part) {
-    Value* const at = b_.CreateGEP(stored, arguments_[kLastEvents],
-                                   b_.CreateAdd(first_vector, b_.getInt64(part)));
-    Value* const before = b_.CreateAlignedLoad(stored, at, llvm::Align(4));
-    Value* const now = chooses ? told.operands[2][part] : b_.CreateSExt(values[part], stored);
-    Value* const differs = chooses
-                               ? b_.CreateICmpNE(before, now)
-                               : b_.CreateXor(b_.CreateICmpNE(before, Splat32(0)), values[part]);
-    changed.push_back(b_.CreateAnd(told.mask[part], differs));
-    b_.CreateAlignedStore(b_.CreateSelect(told.mask[part], now, before), at, llvm::Align(4));
-  }
+  const Vectors changed =
+      recorded.chooses ? ChangedChoices(s, told) : ChangedEvents(s, told, values);
   const auto count = [&](uint64_t offset, const Vectors& mask) {
     AddTo(Offset(column, offset), Population(BitsOf(mask)));
   };
@@ -347,7 +368,7 @@ void DecisionWriter::Decide(const Statement& s, Carrier of, Carrier of_extra, co
     Value* const shared = SharedPrefix(recorded.hash, told);
     const Vectors prefixes = shared == nullptr ? Prefixes(recorded.hash, told) : Vectors();
     for (size_t part = 0; part < parts(); ++part) {
-      Value* const value = chooses ? told.operands[2][part] : values[part];
+      Value* const value = recorded.chooses ? told.operands[2][part] : values[part];
       Value* const outcome = b_.CreateZExt(value, VectorOf(b_.getInt64Ty()));
       Value* const prefix = shared != nullptr ? Splat(shared) : prefixes[part];
       hashes.push_back(Call("decision_of_outcome", {prefix, outcome}));

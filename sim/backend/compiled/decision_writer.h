@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "sim/backend/compiled/event_layout.h"
 #include "sim/backend/compiled/margin_writer.h"
 #include "sim/plan/plan.h"
 
@@ -49,6 +50,9 @@ class DecisionWriter : private MarginWriter {
   void TellTested(const plan::Statement& s, const Vectors& mask, const Told& told);
   void LastMargins(const LastTest& last, const Told& told, llvm::Value* column);
   void EventMargins(const plan::Statement& s, const Compared& compared, const Vectors& mask);
+  llvm::Value* LastEvent(const plan::Statement& s, const Told& told, int64_t bytes);
+  Vectors ChangedEvents(const plan::Statement& s, const Told& told, const Vectors& values);
+  Vectors ChangedChoices(const plan::Statement& s, const Told& told);
   void Outcomes(size_t site, const Told& told, llvm::Value* column);
   void CountOutcome(const plan::RecordedSite& site, llvm::Value* ran, llvm::Value* reason,
                     llvm::Value* count, llvm::Value* column);
@@ -60,6 +64,7 @@ class DecisionWriter : private MarginWriter {
 
   const plan::Plan& plan_;
   const plan::Function& written_;
+  const EventLayout events_;
   llvm::Value* column_ = nullptr;
   llvm::Value* time_ = nullptr;
   std::vector<LastTest> last_;  // by termination site

@@ -45,7 +45,7 @@ struct GroupArgs {
   RangeColumn* ranges;              // one
   AdditionColumn* additions;        // [site]; null: the steps are not sampled
   MarginColumn* event_margins;      // [site]; null: the steps are not sampled
-  uint32_t* last_events;            // [element of any event][lane]: all ones where it held
+  std::byte* last_events;           // event_layout.h
   int64_t* first_events;            // [event][lane]: first step at which it held, or -1
   // Level `instances`: a tested value, and the end of a run, of one lane.
   void (*tell_tested)(GroupArgs* args, int64_t step, int64_t site, int64_t lane, double value);

@@ -30,7 +30,7 @@ struct GroupState {
   // As GroupArgs.
   std::vector<int64_t> health;
   std::vector<uint64_t> signatures;
-  std::vector<uint32_t> last_events;
+  std::vector<std::byte> last_events;
   std::vector<int64_t> first_events;
 };
 

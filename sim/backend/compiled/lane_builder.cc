@@ -92,6 +92,16 @@ Value* LaneBuilder::Bits64Of(const Vectors& mask) {
   return b_.CreateZExtOrTrunc(BitsOf(mask), b_.getInt64Ty());
 }
 
+Vectors LaneBuilder::LanesOf(Value* bits) {
+  auto* const one = b_.getIntNTy(width());
+  Vectors mask;
+  for (size_t part = 0; part < parts(); ++part) {
+    Value* const own = b_.CreateTrunc(b_.CreateLShr(bits, width() * part), one);
+    mask.push_back(b_.CreateBitCast(own, VectorOf(b_.getInt1Ty())));
+  }
+  return mask;
+}
+
 Value* LaneBuilder::Population(Value* bits) {
   return b_.CreateZExtOrTrunc(b_.CreateUnaryIntrinsic(llvm::Intrinsic::ctpop, bits),
                               b_.getInt64Ty());

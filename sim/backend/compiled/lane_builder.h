@@ -98,6 +98,8 @@ class LaneBuilder {
   // The lanes of a mask as bits of one integer, the first part lowest; in 64 bits.
   llvm::Value* BitsOf(const Vectors& mask);
   llvm::Value* Bits64Of(const Vectors& mask);
+  // A mask of such bits; the integer may be wider.
+  Vectors LanesOf(llvm::Value* bits);
   llvm::Value* Population(llvm::Value* bits);  // in 64 bits
   Vectors Both(const Vectors& a, const Vectors& b);
   Vectors ButNot(const Vectors& a, const Vectors& b);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/backend/columns.h"
+#include "sim/backend/compiled/event_layout.h"
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/plan/structure.h"
@@ -224,11 +225,11 @@ int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t gro
   const size_t travelling = TravellingFields(plan);
   const int64_t fields =
       travelling < plan.fields.size() ? layout.offset(travelling) : layout.bytes();
-  const int64_t events = 4 * plan.EventElements() + 8 * static_cast<int64_t>(plan.events.size());
+  const int64_t first_events = 8 * static_cast<int64_t>(plan.events.size());
   constexpr int64_t kVectors = 5;
-  return groups *
-         (fields + shape.lanes() * (16 + events) + static_cast<int64_t>(sizeof(GroupState)) +
-          kVectors * static_cast<int64_t>(kPerVector));
+  return groups * (fields + EventLayout(plan.events, shape.lanes()).bytes() +
+                   shape.lanes() * (16 + first_events) + static_cast<int64_t>(sizeof(GroupState)) +
+                   kVectors * static_cast<int64_t>(kPerVector));
 }
 
 WeightsNeed WeightsNeedOf(const Batch& batch, const RunOptions& options, const LaneShape& shape,
