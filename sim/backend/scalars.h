@@ -295,9 +295,6 @@ using U8 = device::Natural<0xFFu>;
   SCALAR T canonical_##s(T x) { return precision::Canonical(x); }                             \
   SCALAR T larger_magnitude_##s(T a, T b) { return device::LargerMagnitude(a, b); }           \
   SCALAR bool not_smaller_##s(T a, T b) { return precision::Abs(a) >= precision::Abs(b); }    \
-  SCALAR double magnitude_of_product_##s(T a, T b) {                                          \
-    return precision::Abs(static_cast<double>(a)) * precision::Abs(static_cast<double>(b));   \
-  }                                                                                           \
   SCALAR bool leads_max_##s(T best, T x) { return (best == best) & ((x > best) | (x != x)); } \
   SCALAR bool leads_min_##s(T best, T x) { return (best == best) & ((x < best) | (x != x)); } \
   SCALAR int32_t convert_##s##_i32(T x) { return device::ToInteger<int32_t>(x); }             \
@@ -316,6 +313,11 @@ IS_FINITE(kBf16, bf16)
 IS_FINITE(kF16, f16)
 IS_FINITE(kE4m3, e4m3)
 IS_FINITE(kE5m2, e5m2)
+SCALAR double magnitude_of_product_f64(double a, double b) { return precision::Abs(a * b); }
+SCALAR double magnitude_of_quotient_f64(double a, double b) { return precision::Abs(a / b); }
+SCALAR double magnitude_of_quotient_but_by_zero_f64(double a, double b) {
+  return b == 0.0 ? 0.0 : precision::Abs(a / b);
+}
 SCALAR double widen_f32(float x) { return static_cast<double>(x); }
 SCALAR float narrow_f64(double x) { return static_cast<float>(x); }
 SCALAR double quantized_e4m3(double x, double amax) {

@@ -46,16 +46,26 @@ RegionMaker::Summands RegionMaker::SummandsOf(ValueId compared, std::vector<View
   return summands;
 }
 
+Carrier RegionMaker::CarrierOfRegister(Register r) const {
+  return function_.registers[static_cast<size_t>(r)];
+}
+
+Register RegionMaker::Wide(Register real) {
+  return CarrierOfRegister(real) == Carrier::kF32 ? Call("widen_f32", Carrier::kF64, {real}) : real;
+}
+
+// Of two magnitudes; f64 where one is.
 Register RegionMaker::Larger(Register a, Register b) {
   if (a == kNoRegister) return b;
   if (b == kNoRegister) return a;
-  const auto carrier = [&](Register r) { return function_.registers[static_cast<size_t>(r)]; };
-  if (carrier(a) == carrier(b)) {
-    return Call(Cat("larger_magnitude_", CarrierName(carrier(a))), carrier(a), {a, b});
-  }
-  Register& narrow = carrier(a) == Carrier::kF32 ? a : b;
-  narrow = Call("widen_f32", Carrier::kF64, {narrow});
-  return Call("larger_magnitude_f64", Carrier::kF64, {a, b});
+  if (CarrierOfRegister(a) != CarrierOfRegister(b)) return Larger(Wide(a), Wide(b));
+  return Call(Cat("larger_magnitude_", CarrierName(CarrierOfRegister(a))), CarrierOfRegister(a),
+              {a, b});
+}
+
+// The magnitude of a product or a quotient, in f64.
+Register RegionMaker::WideMagnitude(const char* of, Register a, Register b) {
+  return Call(Cat("magnitude_of_", of, "_f64"), Carrier::kF64, {Wide(a), Wide(b)});
 }
 
 Register RegionMaker::Extra(const Summands& lhs, const Summands& rhs, const Read& read) {
@@ -66,9 +76,7 @@ Register RegionMaker::Extra(const Summands& lhs, const Summands& rhs, const Read
     Register first = read(summands.first);
     Register second = read(summands.first + 1);
     if (summands.sum->code == OpCode::kFma) {
-      const std::string product = Cat("magnitude_of_product_",
-                                      CarrierName(function_.registers[static_cast<size_t>(first)]));
-      first = Call(product, Carrier::kF64, {first, second});
+      first = WideMagnitude("product", first, second);
       second = read(summands.first + 2);
     }
     extra = Larger(extra, Larger(first, second));

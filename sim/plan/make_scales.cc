@@ -78,56 +78,49 @@ RegionMaker::Summands RegionMaker::ScaleViews(ValueId compared, std::vector<View
   return summands;
 }
 
-Register RegionMaker::Wide(Register real) {
-  const Carrier carrier = function_.registers[static_cast<size_t>(real)];
-  return carrier == Carrier::kF32 ? Call("widen_f32", Carrier::kF64, {real}) : real;
-}
-
+// Magnitudes of f32 stay in f32 until they are multiplied or divided.
 Register RegionMaker::ScaleAt(const Summands& summands, const Read& read) {
-  const auto f64 = [&](const char* function, std::vector<Register> operands) {
-    return Call(function, Carrier::kF64, std::move(operands));
-  };
   std::vector<Register> scales;
   for (size_t n = 0; n < summands.scale.size(); ++n) {
     const ScaleNode& node = summands.scale[n];
     const size_t first = summands.of_nodes[n];
-    const auto magnitude = [&](size_t view) { return f64("abs_f64", {Wide(read(view))}); };
-    const auto operand = [&](size_t k) { return magnitude(first + 1 + k); };
-    const Register own = magnitude(first);
+    const auto operand = [&](size_t k) { return read(first + 1 + k); };
+    const Register own = read(first);
     Register behind = own;
     switch (node.rule) {
       case ScaleRule::kOwn:
         break;
       case ScaleRule::kSum:
-        behind = f64("max_f64", {operand(0), operand(1)});
+        behind = Larger(operand(0), operand(1));
         break;
-      case ScaleRule::kFusedSum: {
-        const Register product = f64("mul_f64", {operand(0), operand(1)});
-        behind = f64("max_f64", {product, operand(2)});
+      case ScaleRule::kFusedSum:
+        behind = Larger(WideMagnitude("product", operand(0), operand(1)), operand(2));
         break;
-      }
-      case ScaleRule::kProduct: {
-        const Register left = f64("mul_f64", {scales[node.first], operand(1)});
-        const Register right = f64("mul_f64", {operand(0), scales[node.second]});
-        behind = f64("max_f64", {left, right});
+      case ScaleRule::kProduct:
+        behind = Larger(WideMagnitude("product", scales[node.first], operand(1)),
+                        WideMagnitude("product", operand(0), scales[node.second]));
         break;
-      }
       case ScaleRule::kQuotient:
-        behind = f64("div_f64", {scales[node.first], operand(1)});
+        behind = WideMagnitude("quotient", scales[node.first], operand(1));
         break;
-      case ScaleRule::kRoot: {
-        const Register zero = Constant(Carrier::kF64, 0);
-        const Register is_zero = Call("eq_f64", Carrier::kBool, {own, zero});
-        behind = f64("select_f64", {is_zero, own, f64("div_f64", {scales[node.first], own})});
+      case ScaleRule::kRoot:
+        behind = WideMagnitude("quotient_but_by_zero", scales[node.first], own);
+        break;
+      case ScaleRule::kChoice: {
+        Register a = scales[node.first];
+        Register b = scales[node.second];
+        if (CarrierOfRegister(a) != CarrierOfRegister(b)) {
+          a = Wide(a);
+          b = Wide(b);
+        }
+        behind = Call(Cat("select_", CarrierName(CarrierOfRegister(a))), CarrierOfRegister(a),
+                      {operand(0), a, b});
         break;
       }
-      case ScaleRule::kChoice:
-        behind = f64("select_f64", {read(first + 1), scales[node.first], scales[node.second]});
-        break;
       case ScaleRule::kSame:
         behind = scales[node.first];
     }
-    scales.push_back(f64("max_f64", {own, behind}));
+    scales.push_back(Larger(own, behind));
   }
   return scales.back();
 }

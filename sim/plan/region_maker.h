@@ -188,7 +188,9 @@ class RegionMaker {
   View Moved(View view, const std::vector<const Op*>& moves);
   View Rearranged(View view, const std::vector<Lowering::Along>& axes, Shape shape) const;
   Register ScaleAt(const Summands& summands, const Read& read);
+  Carrier CarrierOfRegister(Register r) const;
   Register Wide(Register real);
+  Register WideMagnitude(const char* of, Register a, Register b);
   const Op* ProducerOf(ValueId id);  // of the region being written; null: it is not made there
   Summands SummandsOf(ValueId compared, std::vector<View>& views);
   Register Extra(const Summands& lhs, const Summands& rhs, const Read& read);

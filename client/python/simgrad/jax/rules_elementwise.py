@@ -20,6 +20,7 @@ _UNARY = {
     "neg": "neg",
     "sign": "sign",
 }
+_EXPONENTS_OF_PRODUCTS = {-1, 0, 1, 2, 3}
 _BINARY = {"rem": "rem", "max": "max", "min": "min", "atan2": "atan2", "nextafter": "next_after"}
 
 
@@ -95,7 +96,12 @@ def _shift_right(low: Lowering, equation: Any, operands: Operands) -> Value:
 
 @rule("pow")
 def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """Exponents that XLA knows are products here, too."""
     base, exponent = operands
+    if not isinstance(exponent, Node) and base.dtype == REAL:
+        known = set(np.unique(exponent))
+        if len(known) == 1 and known <= _EXPONENTS_OF_PRODUCTS and exponent.shape in ((), base.shape):
+            return _product(low, base, int(known.pop()))
     return low.graph.emit("pow", base, low.graph.convert(exponent, REAL))
 
 
@@ -111,8 +117,11 @@ def _square(low: Lowering, equation: Any, operands: Operands) -> Value:
 
 @rule("integer_pow")
 def _integer_pow(low: Lowering, equation: Any, operands: Operands) -> Value:
+    return _product(low, operands[0], int(equation.params["y"]))
+
+
+def _product(low: Lowering, base: Value, exponent: int) -> Value:
     """Square and multiply, lowest bit first: the order of XLA."""
-    exponent, base = int(equation.params["y"]), operands[0]
     left, product = abs(exponent), None
     while left:
         if left & 1:
