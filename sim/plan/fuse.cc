@@ -16,7 +16,7 @@ namespace simgrad::sim::plan {
 namespace {
 
 // A nest grows to at most so many statements; registers and compile time have bounds.
-constexpr int64_t kLargestNest = 400;
+constexpr int64_t kLargestNest = 1200;
 
 // The work of one statement, in element-operations (work_meter.h).
 constexpr int64_t kFusingWork = 1024;
