@@ -104,12 +104,15 @@ void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Re
 
 // The number of an element of the loops around, of a value of `count` that is contiguous.
 Register RegionMaker::ElementNumber(const Index& index, int64_t count) {
-  Register at = Constant(Carrier::kI64, 0);
+  Register at = kNoRegister;
   for (const auto& [counter, stride] : index.terms) {
-    const Register step = Constant(Carrier::kI64, stride);
-    const Register part = Call("mul_i64", Carrier::kI64, {counter, step});
-    at = Call("add_i64", Carrier::kI64, {at, part});
+    Register part = counter;
+    if (stride != 1) {
+      part = Call("mul_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, stride)});
+    }
+    at = at == kNoRegister ? part : Call("add_i64", Carrier::kI64, {at, part});
   }
+  if (at == kNoRegister) at = Constant(Carrier::kI64, 0);
   if (element_ == kNoRegister) return at;
   const Register all = Constant(Carrier::kI64, count);
   const Register before = Call("mul_i64", Carrier::kI64, {element_, all});
@@ -135,7 +138,8 @@ void RegionMaker::Test(const Op& op) {
   Summands of_lhs, of_rhs;
   if (records_.decides) {
     of_lhs = SummandsOf(op.operands[compared], views);
-    of_rhs = SummandsOf(op.operands[compared + 1], views);
+    const bool is_same = op.operands[compared] == op.operands[compared + 1];
+    if (!is_same) of_rhs = SummandsOf(op.operands[compared + 1], views);
   }
   const bool is_one = ElementCount(result.type.shape) == 1;
   const Carrier carrier = CarrierOf(result);

@@ -206,8 +206,11 @@ class Path:
                 f"a path of {self.instances} instances in {self.steps} steps and one of "
                 f"{other.instances} in {other.steps} cannot be compared"
             )
-        differs = (self._packed != other._packed).any(axis=-1)
-        step = np.where(differs.any(axis=1), differs.argmax(axis=1) if self.steps else 0, -1)
+        differs = (self._packed != other._packed).reshape(self.instances, -1)
+        step = np.full(self.instances, -1)
+        if differs.size:
+            first = differs.argmax(axis=1)
+            step = np.where(differs[np.arange(self.instances), first], first // self._packed.shape[-1], -1)
         site, index = [""] * self.instances, [()] * self.instances  # type: list[str], list[Any]
         parted = np.flatnonzero(step >= 0)
         packed = [p._packed[parted, step[parted]][:, None] for p in (self, other)]

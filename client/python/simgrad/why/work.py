@@ -151,7 +151,7 @@ class Work:
             steps=steps,
             policy=variant.policy,
             instances=self.instances,
-            instance_ids=self.ids,
+            **self._named(),
             weights=self.weights,
             timeout=self.calls.left(),
             retry=self.calls.retry,
@@ -159,6 +159,12 @@ class Work:
             **arguments,
         )
         return result
+
+    def _named(self) -> dict[str, Any]:
+        """The ids as arguments of a call: the first of consecutive ones, else each."""
+        if (np.diff(self.ids) == 1).all():
+            return {"first_instance": int(self.ids[0])}
+        return {"instance_ids": self.ids}
 
     def gradient(self, variant: Variant, **more: Any) -> Gradient:
         """As `run`."""

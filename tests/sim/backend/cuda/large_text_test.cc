@@ -86,13 +86,13 @@ constexpr Mapping kThread = Mapping::kThreadPerInstance;
 constexpr Mapping kBlock = Mapping::kBlockPerInstance;
 INSTANTIATE_TEST_SUITE_P(Sizes, LargeTexts,
                          testing::Values(Most{5'000, false, kThread, 546, 30, 0},
-                                         Most{5'000, true, kThread, 3'430, 210, 0},
+                                         Most{5'000, true, kThread, 3'430, 228, 0},
                                          Most{5'000, false, kBlock, 645, 30, 815},
-                                         Most{5'000, true, kBlock, 3'745, 210, 820},
+                                         Most{5'000, true, kBlock, 3'745, 228, 820},
                                          Most{20'000, false, kThread, 2'270, 122, 125},
-                                         Most{20'000, true, kThread, 14'390, 846, 125},
+                                         Most{20'000, true, kThread, 14'390, 930, 125},
                                          Most{20'000, false, kBlock, 2'680, 122, 3'440},
-                                         Most{20'000, true, kBlock, 15'650, 846, 3'450}));
+                                         Most{20'000, true, kBlock, 15'650, 930, 3'450}));
 
 }  // namespace
 }  // namespace simgrad::sim::cuda
