@@ -54,7 +54,7 @@ Register RegionMaker::Wide(Register real) {
   return CarrierOfRegister(real) == Carrier::kF32 ? Call("widen_f32", Carrier::kF64, {real}) : real;
 }
 
-// Of two magnitudes; f64 where one is.
+// Returns the larger of two magnitudes; in f64 where one is.
 Register RegionMaker::Larger(Register a, Register b) {
   if (a == kNoRegister) return b;
   if (b == kNoRegister) return a;
@@ -63,7 +63,7 @@ Register RegionMaker::Larger(Register a, Register b) {
               {a, b});
 }
 
-// The magnitude of a product or a quotient, in f64.
+// Returns the magnitude of a product or a quotient, in f64.
 Register RegionMaker::WideMagnitude(const char* of, Register a, Register b) {
   return Call(Cat("magnitude_of_", of, "_f64"), Carrier::kF64, {Wide(a), Wide(b)});
 }

@@ -47,9 +47,8 @@ class PlanMaker {
 
   void AddSites() {
     for (const Site& site : numerical_.sites) {
-      const RecordedSite recorded = {.hash = HashOfSite(site.name),
-                                     .elements = site.elements,
-                                     .chooses = site.chooses};
+      const RecordedSite recorded = {
+          .hash = HashOfSite(site.name), .elements = site.elements, .chooses = site.chooses};
       (site.kind == SiteKind::kEvent ? plan_.events : plan_.terminations).push_back(recorded);
     }
   }

@@ -149,11 +149,11 @@ struct Field {
 
 // A named place where an instance decides, as records need it.
 struct RecordedSite {
-  uint64_t hash = 0;          // of its name
-  int64_t elements = 1;       // decisions of one execution
-  bool has_entry = false;     // loops: a run begins with an entry test
-  bool cap_first = false;     // loops: the cap is checked before the test
-  bool chooses = false;       // events: their values are integers
+  uint64_t hash = 0;       // of its name
+  int64_t elements = 1;    // decisions of one execution
+  bool has_entry = false;  // loops: a run begins with an entry test
+  bool cap_first = false;  // loops: the cap is checked before the test
+  bool chooses = false;    // events: their values are integers
 };
 
 // Cotangents of the caller, in role adjoint.
@@ -190,10 +190,10 @@ struct Plan {
   std::vector<RecordedSite> terminations;
   std::vector<RecordedSite> events;
   std::vector<precision::Role> additions;  // by site of additions (sim/program/additions.h)
-  bool event_margins = false;  // margins of events are counted at sampled steps
-  Function start;              // fields z[0] of the states sent; without statements: copies
-  Function step;               // z[t] to z[t + 1], exports, cost
-  Function finish;             // the terminal cost
+  bool event_margins = false;              // margins of events are counted at sampled steps
+  Function start;   // fields z[0] of the states sent; without statements: copies
+  Function step;    // z[t] to z[t + 1], exports, cost
+  Function finish;  // the terminal cost
   // The adjoint, where there is one. `replay` runs a step with a tape and gives the place of its
   // frame; `reverse` runs it backwards, `reverse_last` does where step T - 1 differs.
   std::vector<Sent> sent;

@@ -306,7 +306,7 @@ void DecisionWriter::EventMargins(const Statement& s, const Compared& compared,
   });
 }
 
-// Where the element that is told was last kept: `bytes` for each element.
+// Returns the address of what is kept of the element that is told: `bytes` for each element.
 Value* DecisionWriter::LastEvent(const Statement& s, const Told& told, int64_t bytes) {
   Value* const element = told.element == nullptr ? b_.getInt64(0) : told.element;
   const auto offset = static_cast<uint64_t>(events_.offset(static_cast<size_t>(s.site)));

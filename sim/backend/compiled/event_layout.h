@@ -1,4 +1,4 @@
-// Where a group keeps what each element of each event was when it was last asked.
+// The places where a group keeps what each element of each event was when it was last asked.
 //
 // Layout: event after event, element after element. An event holds or does not: one bit for each
 //   lane, the first lane lowest, in a word of 1, 2, 4 or 8 bytes. A choice is a number: [lane] of u32.
