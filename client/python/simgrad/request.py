@@ -228,7 +228,8 @@ def gradient_request(
 def _unsigned(option: str, numbers: Iterable[Any]) -> list[int]:
     """The numbers as ints. Raises ValueError, with the name of the option, for what is no u64."""
     if isinstance(numbers, np.ndarray) and numbers.ndim == 1 and numbers.dtype.kind == "u":
-        return numbers.tolist()
+        known: list[int] = numbers.tolist()
+        return known
     for number in (numbers := list(numbers)):
         if not hasattr(number, "__index__") or not 0 <= number < 2**64:
             raise ValueError(f"{option}: whole numbers from 0 to 2^64 - 1, not {number!r}")
