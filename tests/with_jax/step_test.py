@@ -57,6 +57,7 @@ FUNCTIONS = {
     "roll and flip": lambda x, k: x * jnp.roll(x, 1) + jnp.flip(x) * x,
     "triangle": lambda x, k: x * jnp.tril(jnp.outer(x, x)).sum(1) + jnp.diag(jnp.outer(x, x)),
     "pad": lambda x, k: x * jnp.pad(x, (2, 1))[1:5] + lax.pad(x, 0.5, [(1, -1, 0)]),
+    "whole powers": lambda x, k: sum(lax.pow(x, jnp.full_like(x, n)) for n in (-1, 0, 1, 2, 3)) * 0.1,
     "products": lambda x, k: x * jnp.prod(x) + jnp.cumprod(x) + lax.cumprod(x, reverse=True),
     "sums": lambda x, k: x * jnp.cumsum(x) + lax.cumsum(x, reverse=True),
     "running extremes": lambda x, k: x * lax.cummax(x) + lax.cummin(x),
@@ -510,6 +511,13 @@ def test_functions_of_the_next_state_are_observed(client):
     x, v = r.trajectory["x"][0, 1:], r.trajectory["v"][0, 1:]
     np.testing.assert_allclose(r.trajectory["centre"][0], x.mean(axis=1), rtol=1e-15)
     assert (r.trajectory["pair.low"][0] == v[:, 0]).all() and (r.trajectory["pair.high"][0] == v[:, -1]).all()
+
+
+@pytest.mark.parametrize("exponent, codes", [(2.0, {"mul"}), (-1.0, {"div"}), (1.0, set()), (0.5, {"pow"}), ([2.0, 3.0], {"pow"})])
+def test_powers_that_xla_knows_as_products_are_products(exponent, codes):
+    y = np.broadcast_to(exponent, 2)
+    world = simgrad.jax.world(lambda state: {"x": lax.pow(state["x"], jnp.asarray(y))}, state={"x": np.ones(2)})
+    assert {op.code for op in world.program.step.ops} & {"pow", "mul", "div"} == codes
 
 
 def test_the_level_says_which_tests_are_told(client):
