@@ -52,6 +52,19 @@ def test_paths_part_where_the_run_first_decided_otherwise():
     assert list(zip(parted.site, parted.index)) == [(site, index) for _, site, index in others]
 
 
+def test_the_step_is_the_first_that_differs():
+    random = np.random.default_rng(1)
+    packed = random.integers(0, 4, (50, 6, 4), np.uint8)
+    changed = np.where(random.random(packed.shape) < 0.03, packed ^ 1, packed)
+    expected = [next((t for t in range(6) if (a[t] != b[t]).any()), -1) for a, b in zip(packed, changed)]
+    assert {-1, 0, 5} < {*expected}
+    mine, others = (sg.Path("s", LAYOUT, x) for x in (packed, changed))
+    assert mine.first_difference(others).step.tolist() == expected
+    for nothing in ((0, 6, 4), (3, 0, 4)):
+        empty = sg.Path("s", LAYOUT, np.zeros(nothing, np.uint8))
+        assert empty.first_difference(empty).step.tolist() == [-1] * nothing[0]
+
+
 def test_many_instances_part_where_each_of_them_does():
     """Without decisions in the turns of loops they are looked at together."""
     random, compared = np.random.default_rng(0), 0

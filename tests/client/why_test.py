@@ -30,7 +30,7 @@ from simgrad.why.variants import (
     with_rounding,
     without_weights,
 )
-from simgrad.why.work import Variant, work_of
+from simgrad.why.work import Variant, Work, work_of
 
 BALL = sg.World("bouncing_ball", contact="toi")
 
@@ -339,3 +339,18 @@ def test_several_objectives_are_refused_before_anything_runs():
         ):
             with pytest.raises(TypeError, match="objective is one name, not .'a', 'b'.; call it for each"):
                 ask(objective=["a", "b"])
+
+
+@pytest.mark.parametrize("ids, named", [
+    ([0, 1, 2], {"first_instance": 0}),
+    ([7], {"first_instance": 7}),
+    ([2**64 - 2, 2**64 - 1], {"first_instance": 2**64 - 2}),
+    ([3, 5, 4], None),
+    ([1, 0], None),
+    ([2**64 - 1, 0], None),
+    ([0, 2**63, 2], None),
+])  # fmt: skip
+def test_consecutive_instances_are_named_by_the_first(ids, named):
+    own = np.array(ids, np.uint64)
+    work = Work(None, None, {}, {}, {}, {}, len(ids), own, None)
+    assert work._named() == named if named else work._named()["instance_ids"] is own

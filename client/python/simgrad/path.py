@@ -206,9 +206,9 @@ class Path:
                 f"a path of {self.instances} instances in {self.steps} steps and one of "
                 f"{other.instances} in {other.steps} cannot be compared"
             )
-        differs = (self._packed != other._packed).reshape(self.instances, -1)
         step = np.full(self.instances, -1)
-        if differs.size:
+        if self._packed.size:
+            differs = (self._packed != other._packed).reshape(self.instances, -1)
             first = differs.argmax(axis=1)
             step = np.where(differs[np.arange(self.instances), first], first // self._packed.shape[-1], -1)
         site, index = [""] * self.instances, [()] * self.instances  # type: list[str], list[Any]

@@ -306,18 +306,20 @@ void DecisionWriter::EventMargins(const Statement& s, const Compared& compared,
   });
 }
 
-// Returns the address of what is kept of the element that is told: `bytes` for each element.
-Value* DecisionWriter::LastEvent(const Statement& s, const Told& told, int64_t bytes) {
+// Returns the address of what was last kept of the element that is told.
+Value* DecisionWriter::LastEvent(const Statement& s, const Told& told) {
   Value* const element = told.element == nullptr ? b_.getInt64(0) : told.element;
-  const auto offset = static_cast<uint64_t>(events_.offset(static_cast<size_t>(s.site)));
-  return Memory(kLastEvents, element, static_cast<uint64_t>(bytes), offset);
+  const EventLayout::Place& place = events_.PlaceOf(s.site);
+  return Memory(kLastEvents, element, static_cast<uint64_t>(place.element_bytes),
+                static_cast<uint64_t>(place.offset));
 }
 
-// Keeps what an event is now, and returns the lanes in which it was something else. All lanes are
-// in one word.
+// Keeps what an event is now, and returns the lanes in which it was something else. One word holds
+// all lanes.
 Vectors DecisionWriter::ChangedEvents(const Statement& s, const Told& told, const Vectors& values) {
-  auto* const word = b_.getIntNTy(8 * static_cast<unsigned>(events_.word_bytes()));
-  Value* const at = LastEvent(s, told, events_.word_bytes());
+  const int64_t bytes = events_.PlaceOf(s.site).element_bytes;
+  auto* const word = b_.getIntNTy(8 * static_cast<unsigned>(bytes));
+  Value* const at = LastEvent(s, told);
   Value* const before = b_.CreateAlignedLoad(word, at, llvm::Align(1));
   Value* const now = b_.CreateZExt(BitsOf(values), word);
   Value* const mask = b_.CreateZExt(BitsOf(told.mask), word);
@@ -328,7 +330,7 @@ Vectors DecisionWriter::ChangedEvents(const Statement& s, const Told& told, cons
 
 Vectors DecisionWriter::ChangedChoices(const Statement& s, const Told& told) {
   auto* const stored = VectorOf(b_.getInt32Ty());
-  Value* const first = LastEvent(s, told, 4 * options_.shape.lanes());
+  Value* const first = LastEvent(s, told);
   Vectors changed;
   for (size_t part = 0; part < parts(); ++part) {
     Value* const at = Offset(first, 4 * width() * part);

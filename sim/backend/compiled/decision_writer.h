@@ -50,7 +50,7 @@ class DecisionWriter : private MarginWriter {
   void TellTested(const plan::Statement& s, const Vectors& mask, const Told& told);
   void LastMargins(const LastTest& last, const Told& told, llvm::Value* column);
   void EventMargins(const plan::Statement& s, const Compared& compared, const Vectors& mask);
-  llvm::Value* LastEvent(const plan::Statement& s, const Told& told, int64_t bytes);
+  llvm::Value* LastEvent(const plan::Statement& s, const Told& told);
   Vectors ChangedEvents(const plan::Statement& s, const Told& told, const Vectors& values);
   Vectors ChangedChoices(const plan::Statement& s, const Told& told);
   void Outcomes(size_t site, const Told& told, llvm::Value* column);

@@ -4,15 +4,15 @@
 
 namespace simgrad::sim::compiled {
 
-EventLayout::EventLayout(const std::vector<plan::RecordedSite>& events, int lanes)
-    : word_bytes_(std::bit_ceil(static_cast<uint32_t>(lanes + 7) / 8)) {
+EventLayout::EventLayout(const std::vector<plan::RecordedSite>& events, int lanes) {
   constexpr int64_t kChoiceBytes = sizeof(uint32_t);
-  offsets_.reserve(events.size());
+  const int64_t word = std::bit_ceil(static_cast<uint32_t>(lanes + 7) / 8);
+  places_.reserve(events.size());
   for (const plan::RecordedSite& event : events) {
-    const int64_t alignment = event.chooses ? kChoiceBytes : word_bytes_;
+    const int64_t alignment = event.chooses ? kChoiceBytes : word;
     bytes_ = (bytes_ + alignment - 1) / alignment * alignment;
-    offsets_.push_back(bytes_);
-    bytes_ += event.elements * (event.chooses ? kChoiceBytes * lanes : word_bytes_);
+    places_.push_back({bytes_, event.chooses ? kChoiceBytes * lanes : word});
+    bytes_ += event.elements * places_.back().element_bytes;
   }
 }
 

@@ -4,6 +4,7 @@
 //   lane, the first lane lowest, in a word of 1, 2, 4 or 8 bytes. A choice is a number: [lane] of u32.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,17 +14,18 @@ namespace simgrad::sim::compiled {
 
 class EventLayout {
  public:
+  struct Place {
+    int64_t offset = 0;         // in bytes
+    int64_t element_bytes = 0;  // of one element, all lanes
+  };
+
   EventLayout(const std::vector<plan::RecordedSite>& events, int lanes);
   int64_t bytes() const { return bytes_; }
-  // In bytes.
-  int64_t offset(size_t event) const { return offsets_[event]; }
-  // One element of an event that is no choice.
-  int64_t word_bytes() const { return word_bytes_; }
+  const Place& PlaceOf(int32_t event) const { return places_[static_cast<size_t>(event)]; }
 
  private:
-  std::vector<int64_t> offsets_;
+  std::vector<Place> places_;
   int64_t bytes_ = 0;
-  int64_t word_bytes_;
 };
 
 }  // namespace simgrad::sim::compiled

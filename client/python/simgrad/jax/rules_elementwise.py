@@ -96,7 +96,7 @@ def _shift_right(low: Lowering, equation: Any, operands: Operands) -> Value:
 
 @rule("pow")
 def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
-    """Exponents that XLA knows are products here, too."""
+    """Powers that XLA turns into products are products here, too."""
     base, exponent = operands
     if not isinstance(exponent, Node) and base.dtype == REAL:
         known = set(np.unique(exponent))

@@ -161,9 +161,10 @@ class Work:
         return result
 
     def _named(self) -> dict[str, Any]:
-        """The ids as arguments of a call: the first of consecutive ones, else each."""
-        if (np.diff(self.ids) == 1).all():
-            return {"first_instance": int(self.ids[0])}
+        """The ids as arguments of a call: the first of consecutive ones, else each of them."""
+        first, last = int(self.ids[0]), int(self.ids[-1])
+        if last - first == len(self.ids) - 1 and (np.diff(self.ids) == 1).all():
+            return {"first_instance": first}
         return {"instance_ids": self.ids}
 
     def gradient(self, variant: Variant, **more: Any) -> Gradient:
