@@ -122,6 +122,9 @@ class Namer {
         op.attributes.site = Occurrence(op.attributes.site);
       } else if (Compares(op)) {
         NameComparison(op);
+      } else if (ComparesTwo(op)) {  // integers, which rounding does not move
+        op.attributes.site.clear();
+        op.attributes.kind = TestKind::kFromFlow;
       }
       for (Region& nested : op.regions) Name(nested);
       named.push_back(std::move(op));

@@ -22,7 +22,8 @@ void CollectSites(const Region& region, const Program& program, int64_t mapped,
                        op.code == OpCode::kChoice});
     }
     // In a world, these are the operations that lowering turns into events.
-    const bool is_named = ComparesTwo(op) && !op.attributes.site.empty();
+    const bool is_named =
+        ComparesTwo(op) && program.IsReal(op.operands[0]) && !op.attributes.site.empty();
     if (op.code == OpCode::kAccept || is_named) {
       const int64_t own = ElementCount(program[op.operands[0]].type.shape);
       const TestKind kind = is_named ? op.attributes.kind : TestKind::kAcceptance;

@@ -66,6 +66,10 @@ def check(client, sentence, pair, world, arguments, policies):
     number = a.instances
     parted = a.path_signatures != b.path_signatures
     checked = {"of": number, "parted": int(parted.sum()), "reference": policies[0], "other": policies[1]}
+    if "nonfinite" in facts:
+        numbers = [*a.state.values(), a.values, *a.initial.values(), *a.params.values()]
+        finite = [np.isfinite(np.broadcast_to(x, (number, *np.shape(x)[1:]))) for x in numbers]
+        checked["nonfinite"] = int(sum(not all(x[i].all() for x in finite) for i in range(number)))
     name = facts.get("input")
     if name:
         kind = "initial" if name in a.initial else "params"
@@ -182,6 +186,16 @@ def square(x):
     return x * x
 
 
+@sg.world
+def logarithm(x: sg.State, k: sg.Param = 1.0):
+    return np.log(k * x)
+
+
+@logarithm.objective
+def last(x):
+    return x
+
+
 SAID = {  # by what is said: a world, the work, reference and other, and how often that is said
     "its gradients are off by at most": (drift, dict(steps=3, initial={"x": [0.3]}, params={"k": 0.1}, objective="arrived"), ("f64", "f32"), 1),
     "are absorbed, so that it stands still": (drift, dict(steps=40, initial={"x": np.full(3, 4.0)}, params={"k": 0.01}, objective="arrived"), ("f32", "bf16_unsafe"), 1),
@@ -190,6 +204,8 @@ SAID = {  # by what is said: a world, the work, reference and other, and how oft
     "where that in f16_unsafe is zero": (faint, dict(steps=1, initial={"x": [0.5, 0.25]}, params={"k": 1.0}, objective="hardly"), ("f16_unsafe", "f64"), 2),
     "is zero in 2 of 2 instances, although it takes the path": (faint, dict(steps=1, initial={"x": [0.5, 0.25]}, params={"k": 1.0}, objective="hardly"), ("f64", "f16_unsafe"), 2),
     "; paths part in 1 of 2 instances": (faint, dict(steps=1, initial={"x": [0.5, 0.1 + 1e-6]}, params={"k": 1.0}, objective="hardly"), ("f64", "f16_unsafe"), 2),
+    "are not finite in 2 of 3 instances": (logarithm, dict(steps=2, initial={"x": [0.5, 0.25, 3.0]}, params={"k": np.ones(3)}, objective="last"), ("f64", "f32"), 1),
+    "are not finite in 1 of 3 instances": (logarithm, dict(steps=2, initial={"x": [0.5, 4.0, 3.0]}, params={"k": np.ones(3)}, objective="last"), ("f64", "f32"), 1),
     "holds at step 0": (faint, dict(steps=1, initial={"x": [0.1 + 1e-6, 0.5]}, params={"k": 1.0}, objective="hardly"), ("f16_unsafe", "f64"), 1),
 }  # fmt: skip
 

@@ -99,6 +99,25 @@ assert torch.autograd.gradcheck(lambda a, b, c: final(a, b, c, fixed), (y0, v0, 
     )
 
 
+def test_a_second_derivative_is_refused_and_a_first_one_is_not(root, server):
+    run(
+        root,
+        COMMON + """
+out = roll(y0, v0, e, u.detach())
+(first,) = torch.autograd.grad(out.state["y"].sum() + (y0**3).sum(), y0, create_graph=True)
+(alone,) = torch.autograd.grad(out.state["y"].sum() + (y0**3).sum(), y0)
+assert first.detach().equal(alone)
+try:
+    torch.autograd.grad(first.sum(), y0)
+except RuntimeError as refused:
+    assert "hessian_vector" in str(refused), refused
+else:
+    raise AssertionError("the world's second derivative was taken for 0")
+""",
+        server.target,
+    )
+
+
 def test_only_what_needs_a_gradient_is_asked_for(root, server):
     run(
         root,

@@ -236,3 +236,20 @@ def test_progress_deadline_and_cancellation_hold_for_all_calls(client):
 def test_tune_refuses_what_makes_no_sense(client, given, told):
     with pytest.raises(ValueError, match=told):
         client.tune(PROJECTION, **{**DEPRESSURIZED, **TUNED, **given})
+
+
+@sg.world
+def logarithm(x: sg.State):
+    return np.log(x)
+
+
+@logarithm.objective
+def last(x):
+    return x
+
+
+def test_tune_does_not_follow_a_reference_that_is_not_finite(client):
+    for starts, bad in (([0.5, 3.0, 0.2, 3.0], "2 of 2"), ([3.0, 3.0, 0.2, 3.0], "1 of 2")):
+        work = dict(steps=2, initial={"x": np.array(starts)}, objective="last", formats=["f64", "f32"], bound=0.1)
+        with pytest.raises(ValueError, match=f"^reference: {bad} instances have .* that are not finite"):
+            client.tune(logarithm, **work)

@@ -264,8 +264,17 @@ class _Function(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        given = [t for t in (*ctx.tensors, *cotangents) if t is not None]
+        with torch.no_grad():
+            answers = _Function.gradients(ctx, cotangents)
+        if not torch.is_grad_enabled():
+            return answers
+        # They depend on inputs and cotangents, and torch must not take them for constants.
+        return tuple(None if x is None else _Once.apply(x, *given) for x in answers)
+
+    @staticmethod
+    def gradients(ctx: Any, cotangents: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
         work, wanted = ctx.work, ctx.needs_input_grad[1:]
         if not any(wanted) or all(c is None for c in cotangents):
             return (None,) * (1 + len(wanted))
@@ -284,6 +293,20 @@ class _Function(torch.autograd.Function):
             for value, t, want in zip(found, ctx.tensors, wanted)
         ]
         return (None, *answers)
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that cannot be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        raise RuntimeError(
+            "simgrad.torch.rollout has first derivatives only; Client.hessian_vector gives products with second ones"
+        )
 
 
 def _parameters(world: World) -> dict[str, Any]:

@@ -18,11 +18,11 @@ using plan::SentKind;
 
 // The tape of a worker, known to machine code by its GroupArgs alone.
 struct TapedArgs : PolledArgs {
-  std::vector<std::byte>* owner = nullptr;
+  LaneMemory* owner = nullptr;
 };
 
 void GrowTape(GroupArgs* args, int64_t bytes) {
-  std::vector<std::byte>& tape = *static_cast<TapedArgs*>(args)->owner;
+  LaneMemory& tape = *static_cast<TapedArgs*>(args)->owner;
   tape.resize(static_cast<size_t>(std::max<int64_t>(bytes, 2 * args->tape_capacity)));
   args->tape = tape.data();
   args->tape_capacity = static_cast<int64_t>(tape.size());
@@ -114,7 +114,7 @@ void CompiledRun::LoadSent(Worker& worker, int64_t group, int64_t first, int64_t
                                                  : batch_.cotangents.trajectory_state[index];
     const int64_t entries = is_export ? batch_.steps : is_final ? 1 : batch_.steps + 1;
     const int64_t columns = is_final ? 1 : count;
-    std::vector<std::byte>& to = worker.sent[k];
+    LaneMemory& to = worker.sent[k];
     to.assign(static_cast<size_t>(columns * elements * lanes() * BytesOf(carrier)), std::byte{0});
     for (int64_t column = 0; column < columns; ++column) {
       const int64_t entry = is_final ? 0 : first + column;
@@ -147,7 +147,7 @@ void CompiledRun::CallAdjoint(GroupFunction code, const plan::Function& function
                                 : reversed.fields.data() + layout_.offset(k) - TravellingBytes());
   }
   worker.sent_lists.clear();
-  for (const std::vector<std::byte>& values : worker.sent) {
+  for (const LaneMemory& values : worker.sent) {
     worker.sent_lists.push_back(values.data());
   }
   worker.gradients.clear();

@@ -10,6 +10,7 @@
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/lane_memory.h"
 #include "sim/backend/compiled/memory_need.h"
 #include "sim/backend/compiled/near_zero_watch.h"
 #include "sim/backend/executor.h"
@@ -86,7 +87,7 @@ class CompiledRun : public Run {
  private:
   // The numbers that invariant loops of a function stored for the group that ran last; -1: none.
   struct Kept {
-    std::vector<std::byte> memory;
+    LaneMemory memory;
     int64_t group = -1;
     int64_t reuses = 0;
   };
@@ -94,7 +95,7 @@ class CompiledRun : public Run {
   struct Worker {
     Worker(const Batch& batch, int lanes, const WorkMeter::StopCallback& given);
     GroupInputs inputs;
-    std::vector<std::byte> workspace;
+    LaneMemory workspace;
     Kept of_step, of_replay, of_reverse;
     WorkMeter meter;
     WorkMeter::StopCallback stop;
@@ -114,21 +115,21 @@ class CompiledRun : public Run {
     StepDiagnostics sampled;
     // For the adjoint.
     std::vector<int64_t> tape_bytes;  // by step of the chunk
-    std::vector<std::byte> tape;
-    std::vector<std::byte> replayed;             // fields
-    std::vector<std::vector<std::byte>> starts;  // fields at the starts of segments
+    LaneMemory tape;
+    LaneMemory replayed;             // fields
+    std::vector<LaneMemory> starts;  // fields at the starts of segments
     std::vector<int64_t> frames;
     std::vector<BackwardColumn> backward;
-    std::vector<std::vector<std::byte>> sent;  // per Plan::sent
+    std::vector<LaneMemory> sent;  // per Plan::sent
     // The numbers that a segment gives to inputs that BlockSums wants: [step][element][lane] each.
-    std::vector<std::vector<std::byte>> given;
+    std::vector<LaneMemory> given;
     int64_t given_first = 0;  // the segment's first step
   };
   // The data that a group gathers in the adjoint; they do not travel with its states.
   struct Reversed {
-    std::vector<std::byte> fields;  // cotangents, behind those of a GroupState
+    LaneMemory fields;  // cotangents, behind those of a GroupState
     std::vector<int64_t> health;
-    std::vector<std::vector<std::byte>> gradients;  // per program input
+    std::vector<LaneMemory> gradients;  // per program input
     std::vector<std::vector<uint32_t>> connected;
     bool near_zero = false;  // its cotangents are about to meet subnormal numbers
   };

@@ -25,6 +25,8 @@ FunctionBuilder::FunctionBuilder(llvm::Module& module, const plan::Plan& plan,
       module);
   if (is_piece()) made_->addFnAttr(llvm::Attribute::NoInline);
   made_->getArg(0)->addAttr(llvm::Attribute::NoAlias);
+  // Registers that are spilled lie in one cache line each.
+  made_->addFnAttr(llvm::Attribute::getWithStackAlignment(context_, llvm::Align(64)));
   static_assert(sizeof(GroupArgs) == 8 * kMembers);
   made_->addDereferenceableParamAttr(0, sizeof(GroupArgs));
   auto* const entry = llvm::BasicBlock::Create(context_, "entry", made_);

@@ -229,9 +229,17 @@ class FunctionWriter {
     b_.SetInsertPoint(after);
   }
 
+  void TurnByTurn(const Statement& s) {
+    for (int64_t turn = 0; turn < s.number; ++turn) {
+      f_.SetUniform(s.result, f_.Int64(turn));
+      Block(s.body);
+    }
+  }
+
   // One that can become vectors counts in 32 bits, where these suffice.
   void Loop(const Statement& s) {
     constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+    if (memory_.IsUnrolled(s)) return TurnByTurn(s);
     const bool is_innermost = f_.is_one() && s.parallel && s.operands.empty() && !HasLoop(s.body);
     const int64_t turns = std::max<int64_t>(s.number, 1);
     if (!is_innermost || MostCounted(s.body) > kMost / turns) return control_.Each(s);

@@ -78,7 +78,7 @@ void GroupInputs::Fill(size_t input, int64_t first, int64_t first_step, int64_t 
   const Type& type = batch_.program->program[declared.value].type;
   const int64_t elements = ElementCount(type.shape);
   const int64_t lanes = forms_[input].per_lane ? lanes_ : 1;
-  std::vector<std::byte>& values = values_[input];
+  LaneMemory& values = values_[input];
   values.assign(static_cast<size_t>(count * elements * lanes) * BytesOf(type.element),
                 std::byte{0});
   if (!IsSent(batch_, input)) {

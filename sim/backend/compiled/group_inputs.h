@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "sim/backend/compiled/lane_memory.h"
 #include "sim/backend/compiled/writer_options.h"
 #include "sim/backend/executor.h"
 
@@ -30,7 +31,7 @@ class GroupInputs {
   const int lanes_;
   const std::vector<InputForm> forms_;
   int64_t loaded_first_ = -1;
-  std::vector<std::vector<std::byte>> values_;  // by input
+  std::vector<LaneMemory> values_;  // by input
   std::vector<const void*> pointers_;
 };
 

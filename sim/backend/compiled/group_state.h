@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "sim/backend/compiled/lane_memory.h"
 #include "sim/backend/executor.h"
 #include "sim/plan/plan.h"
 
@@ -26,11 +27,11 @@ class FieldLayout {
 };
 
 struct GroupState {
-  std::vector<std::byte> fields;
+  LaneMemory fields;
   // As GroupArgs.
   std::vector<int64_t> health;
   std::vector<uint64_t> signatures;
-  std::vector<std::byte> last_events;
+  LaneMemory last_events;
   std::vector<int64_t> first_events;
 };
 

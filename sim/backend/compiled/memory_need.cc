@@ -153,7 +153,7 @@ double AdjointStateBytes(const Batch& batch, const Sizes& sizes) {
   double per_group = sizes.others + sizes.lanes * 8 + 2 * kPerVector;
   double per_instance = 0;
   for (size_t i = 0; i < program.program.inputs.size(); ++i) {
-    per_group += 2 * sizeof(std::vector<std::byte>);
+    per_group += 2 * sizeof(LaneMemory);
     per_instance += 1;  // connected
     if (!program.adjoint_spec->wanted[i]) continue;
     if (program.program.inputs[i].weights) {

@@ -31,7 +31,9 @@ bool IsAlways(Value* mask) {
 }  // namespace
 
 MemoryWriter::MemoryWriter(FunctionBuilder& function)
-    : f_(function), b_(function.b()), locals_(function.function().buffers.size()) {}
+    : f_(function), b_(function.b()), locals_(function.function().buffers.size()) {
+  if (!f_.is_one()) small_ = FindSmallArrays(f_.function());
+}
 
 void MemoryWriter::Begin() {
   FindInputs();
@@ -61,14 +63,32 @@ bool MemoryWriter::Outlives(const Buffer& buffer) const {
 
 bool MemoryWriter::IsKept(const Buffer& buffer) const {
   if (buffer.placed || (f_.is_piece() && Outlives(buffer))) return false;
-  return buffer.kind == BufferKind::kConnected ||
-         (buffer.count == 1 && (buffer.kind == BufferKind::kLocal || Outlives(buffer)));
+  if (buffer.kind == BufferKind::kConnected) return true;
+  if (buffer.kind != BufferKind::kLocal && !Outlives(buffer)) return false;
+  if (buffer.count == 1) return true;
+  const bool is_kept_for_calls = buffer.offset >= 0 && buffer.offset < f_.function().kept;
+  return IsNamed(buffer) && !is_kept_for_calls;
+}
+
+bool MemoryWriter::IsNamed(const Buffer& buffer) const {
+  return !f_.is_one() && small_.named[static_cast<size_t>(&buffer - f_.function().buffers.data())];
+}
+
+Value* MemoryWriter::Variable(const Local& local, Value* element, size_t part) const {
+  // The element of an array of several is named (small_arrays.h).
+  const auto* const number = llvm::dyn_cast<llvm::ConstantInt>(element);
+  const size_t e = number == nullptr ? 0 : static_cast<size_t>(number->getZExtValue());
+  return local.variables[e * f_.parts() + part];
 }
 
 void MemoryWriter::MakeVariables(BufferId id) {
   Local& local = locals_[IndexOf(id)];
   if (!local.variables.empty()) return;
-  local.variables = f_.Variables(f_.ScalarInMemory(BufferOf(id).carrier));
+  const Buffer& buffer = BufferOf(id);
+  for (int64_t element = 0; element < buffer.count; ++element) {
+    const Vectors one = f_.Variables(f_.ScalarInMemory(buffer.carrier));
+    local.variables.insert(local.variables.end(), one.begin(), one.end());
+  }
 }
 
 void MemoryWriter::LoadFields() {
@@ -208,7 +228,7 @@ Value* MemoryWriter::LoadPart(const Statement& s, Value* element, size_t part) {
   const Buffer& buffer = BufferOf(s.buffer);
   const Local& local = locals_[IndexOf(s.buffer)];
   auto* const type = f_.StoredType(buffer.carrier);
-  if (IsKept(buffer)) return b_.CreateLoad(type, local.variables[part]);
+  if (IsKept(buffer)) return b_.CreateLoad(type, Variable(local, element, part));
   if (MovesApart(f_, s.index)) {
     return Gather(f_, type, MovedLanes(f_, s.index, type, MemoryOf(buffer, local), element, part));
   }
@@ -343,7 +363,7 @@ void MemoryWriter::StorePart(const Statement& s, Value* element, bool masked, si
     return;
   }
   Value* const at =
-      is_kept ? local.variables[part]
+      is_kept ? Variable(local, element, part)
               : b_.CreateGEP(type, MemoryOf(buffer, local), VectorNumber(f_, element, part));
   Value* value = f_.ToStored(buffer.carrier, f_.Part(s.operands[0], part));
   const auto mark = [&](Value* access) {

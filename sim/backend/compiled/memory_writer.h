@@ -1,8 +1,9 @@
 // Writes the loads and stores of a function: locals, fields, inputs, tables, and numbers that are
 // sent or summed for the adjoint.
 //
-// Layout: [element][part][lane], or [element] where all lanes have the same (uniform_buffers.h). Locals and fields of one element stay in registers, from step to
-//   step too. Stores heed the mask where the buffer began outside of it.
+// Layout: [element][part][lane], or [element] where all lanes have the same (uniform_buffers.h). Locals and fields
+//   of few elements stay in registers (small_arrays.h), from step to step too. Stores heed the mask where the buffer
+//   began outside of it.
 // Errors: none. Threads: one per module.
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "sim/backend/compiled/function_builder.h"
+#include "sim/backend/compiled/small_arrays.h"
 #include "sim/plan/plan.h"
 
 namespace simgrad::sim::compiled {
@@ -34,10 +36,12 @@ class MemoryWriter {
 
   // The memory of a buffer that has several elements.
   llvm::Value* At(plan::BufferId id) const { return locals_[IndexOf(id)].memory; }
+  // Whether a loop is written turn by turn.
+  bool IsUnrolled(const plan::Statement& s) const { return small_.unrolled.count(&s) > 0; }
 
  private:
   struct Local {
-    Vectors variables;  // [part], of one element; else in memory
+    Vectors variables;  // [element][part], of few elements; else in memory
     llvm::Value* memory = nullptr;
     size_t loops = 0;  // parallel loops around its declaration
     int depth = 0;     // masked blocks around its declaration
@@ -57,6 +61,9 @@ class MemoryWriter {
   bool Outlives(const plan::Buffer& buffer) const;
   // Whether it stays in registers.
   bool IsKept(const plan::Buffer& buffer) const;
+  bool IsNamed(const plan::Buffer& buffer) const;
+  // Of a buffer that stays in registers.
+  llvm::Value* Variable(const Local& local, llvm::Value* element, size_t part) const;
 
   void FindInputs();
   void LoadFields();
@@ -79,6 +86,7 @@ class MemoryWriter {
   FunctionBuilder& f_;
   llvm::IRBuilder<>& b_;
   std::vector<Local> locals_;  // by buffer
+  SmallArrays small_;          // where lanes hold instances
   bool reuses_ = false;
   std::vector<bool> uniform_;  // by buffer; empty: none
 };

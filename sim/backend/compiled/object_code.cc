@@ -76,18 +76,17 @@ enum class Care : uint8_t {
   kMuch,
 };
 
-Care CareOf(const llvm::Module& module, Effort effort, Mapping mapping) {
+Care CareOf(const llvm::Module& module, Effort effort) {
   // The time of the passes of much care grows faster than the module.
-  // Loops over elements are slow without the vectors that analyses of loops make of them.
-  const size_t most_blocks = mapping == Mapping::kElements ? 1000 : 400;
-  constexpr unsigned kMostWithMuch = 12'000;
-  constexpr unsigned kMostWithSome = 60'000;
+  constexpr size_t kMostBlocks = 1000;
+  constexpr unsigned kMostWithMuch = 30'000;
+  constexpr unsigned kMostWithSome = 80'000;
   if (effort == Effort::kQuick) return Care::kLittle;
   Care care = Care::kMuch;
   for (const llvm::Function& function : module) {
     const unsigned instructions = function.getInstructionCount();
     if (instructions > kMostWithSome) return Care::kLittle;
-    if (instructions > kMostWithMuch || function.size() > most_blocks) care = Care::kSome;
+    if (instructions > kMostWithMuch || function.size() > kMostBlocks) care = Care::kSome;
   }
   return care;
 }
@@ -282,7 +281,7 @@ absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort 
   std::string problem;
   llvm::raw_string_ostream problems(problem);
   if (llvm::verifyModule(module, &problems)) return absl::InternalError(problem);
-  const Care care = CareOf(module, effort, mapping);
+  const Care care = CareOf(module, effort);
   auto machine = TargetOf(isa, care);
   if (!machine.ok()) return machine.status();
   module.setDataLayout((*machine)->createDataLayout());

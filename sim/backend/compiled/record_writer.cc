@@ -48,8 +48,11 @@ void RecordWriter::BeginPiece(Value* looked, bool is_first, Value* column, Value
   column_ = column;
   if (options_.decides) decisions_.BeginStep(column, time);
   if (!options_.looks) return;
+  auto* const vector = VectorOf(b_.getInt32Ty());
+  bad_ = Variables(b_.getInt32Ty());
   for (size_t part = 0; part < parts(); ++part) {
-    bad_.push_back(b_.CreateConstGEP1_64(VectorOf(b_.getInt32Ty()), looked, part));
+    looked_.push_back(b_.CreateConstGEP1_64(vector, looked, part));
+    if (!is_first) b_.CreateStore(b_.CreateLoad(vector, looked_.back()), bad_[part]);
   }
   if (is_first) Set(bad_, Splat32(0));
 }
@@ -363,6 +366,9 @@ void RecordWriter::Take(const TakenField& field, Value* values, Value* present, 
 }
 
 void RecordWriter::End() {
+  for (size_t part = 0; part < looked_.size(); ++part) {
+    b_.CreateStore(Get(bad_, part, b_.getInt32Ty()), looked_[part]);
+  }
   if (options_.looks) StoreLanes(kHealth, health_, b_.getInt64Ty());
   if (options_.decides) decisions_.End();
   AddAll(ranges_, kRanges, 8, offsetof(RangeColumn, underflows), offsetof(RangeColumn, overflows));

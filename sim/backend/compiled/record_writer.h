@@ -84,7 +84,8 @@ class RecordWriter : private LaneBuilder {
   DecisionWriter decisions_;
   llvm::Value* column_ = nullptr;
   Vectors used_, health_;
-  Vectors bad_;  // negative where a result of this step was not finite
+  Vectors bad_;     // negative where a result of this step was not finite
+  Vectors looked_;  // memory for them between the pieces of a step
   llvm::Value* watched_ = nullptr;
   bool in_loop_ = false;
   Counters ranges_;     // by role: underflows, overflows

@@ -147,6 +147,20 @@ TEST(NameTests, ComparisonsOfIntegersAndThoseOutsideTheStepStay) {
   EXPECT_EQ(named.find("event"), std::string::npos) << named;
 }
 
+TEST(NameTests, AComparisonOfIntegersIsNoSiteWhateverItsName) {
+  Builder b("named");
+  const Var x = b.State("x", {});
+  const Var n = b.State("n", {}, "", ElementType::kI32);
+  const Var few = b.Do(kLt, {n, b.Integer(3)}, {.site = "near", .kind = TestKind::kMembership});
+  b.SetNext({Select(few, Select(Less(b, x, 1.0, "near"), x, -x), x), n});
+  EXPECT_EQ(Tests(TestLevel::kDecisions, b), "near:event ");
+  for (const Program& program : {b.program(), NamedAt(TestLevel::kDecisions, b)}) {
+    const std::vector<Site> sites = SitesOf(program);
+    ASSERT_EQ(sites.size(), 1u);
+    EXPECT_EQ(sites[0].name, "near");
+  }
+}
+
 TEST(NameTests, AConversionIsAChoiceWhereItsIntegerChooses) {
   Builder b("conversions");
   const Var x = b.State("x", {4});

@@ -15,6 +15,7 @@ from simgrad.jax.literals import write_literal
 from simgrad.jax.liveness import Live
 from simgrad.jax.node import CONTROL, Line, Node, Place, Scope, Value, size_of
 from simgrad.program import ProgramBuilder
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
 
 # Operations without attributes.
 _PLAIN = ("matmul", "cholesky", "lu", "lu_permutation", "lu_solve", "update")
@@ -42,8 +43,8 @@ class JaxProgramBuilder(ProgramBuilder):
         return self._traced.text
 
     def _test_name(self, x: Expression) -> dict[str, str]:
-        named = self._test and 1 in self._scopes and self.program.level
-        return {"decision_site": self._test} if named else {}
+        is_test = self.program.level and x.element == ELEMENT_TYPE_REAL
+        return {"decision_site": self._test} if is_test and self._test and 1 in self._scopes else {}
 
 
 class Emission:

@@ -171,7 +171,13 @@ class Graph(Layout):
 
     def convert(self, a: Value, to: Any) -> Value:
         wanted = neutral(to)
+        if wanted == BOOL and a.dtype == REAL:
+            return self.compare("ne", a, np.zeros(a.shape))
         return a if a.dtype == wanted else self.emit("convert", a, to=wanted.name)
+
+    def as_number(self, a: Value) -> Value:
+        """A bool as 0 or 1, for what ranks numbers."""
+        return self.convert(a, I32) if a.dtype == BOOL else a
 
     def halt(self, condition: Value, line: Line, message: str) -> bool:
         """Ends a run where a bool holds; False where none can stand: in a loop or a branch."""
@@ -259,6 +265,8 @@ class Graph(Layout):
                 made = self._integer_compare(code, x, y)
                 if made is not None:
                     return made
+        if op == "ne" and a.dtype == REAL:  # NaN differs from itself, and `ne` of a program does not hold
+            return self.logic("not", self.emit("eq", a, b))
         if a.dtype == BOOL and op not in ("eq", "ne"):
             a, b = self.convert(a, I32), self.convert(b, I32)
         return self.emit(op, a, b)

@@ -152,6 +152,8 @@ class Lowering:
         try:
             if self._is_evaluated(equation, operands):
                 return evaluated(equation, operands)
+            if _is_narrow(equation):
+                raise NotLowered(f"{name!r} of integers of 8 or 16 bits", "use int32")
             found = self._rule(equation, operands)
             made = found(self, equation, operands) if found else self._own(equation, operands)
         except NotLowered as error:
@@ -305,6 +307,13 @@ def _is_key(aval: Any) -> bool:
 def _is_wide(equation: Any) -> bool:
     """Whether it takes or gives u64."""
     return any(getattr(v.aval, "dtype", None) == U64 for v in (*equation.invars, *equation.outvars))
+
+
+def _is_narrow(equation: Any) -> bool:
+    """Whether it gives integers that would have to wrap at 8 or 16 bits."""
+    narrow = {"int4", "uint4", "int8", "int16", "uint16"}
+    gives = any(str(getattr(v.aval, "dtype", "")) in narrow for v in equation.outvars)
+    return gives and not nested_jaxprs(equation.params.values())
 
 
 def _constant(x: Any) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
+from simgrad.jax.rules_elementwise import carrying
 from simgrad.jax.rules_random import draws_normally, normals_of
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
@@ -31,11 +32,11 @@ def _custom_jvp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
     """The function, with its author's derivative where that is kept.
 
     out + J (x - x) is out, and has the author's J for its derivative: the rule is linear in the
-    tangent, which is x less itself, held constant. JAX's own functions are inlined: their rules are
-    those of the operations they are made of, but for kinks.
+    tangent, which is x less itself, held constant. JAX's own functions have such rules where those of
+    the operations that they are made of have a kink.
     """
     called = equation.params["call_jaxpr"]
-    if low.options.custom == "inline" or _is_of_jax(called):
+    if low.options.custom == "inline":
         low.graph.notes["custom_jvp_call: inlined"] += 1
         return low.jaxpr(called, operands)
     graph = low.graph
@@ -88,8 +89,7 @@ def _tangents(equation: Any, reals: list[int]) -> Callable[..., Any]:
 
 def _carrying(graph: Graph, x: Value, tangent: Value) -> Value:
     """x without its own derivative, with that of the tangent, which is 0 where it is finite."""
-    safe = graph.select(graph.emit("is_finite", tangent), tangent, np.zeros(()))
-    return graph.arithmetic("add", _frozen(graph, x), safe)
+    return carrying(graph, _frozen(graph, x), tangent)
 
 
 def _is_of_jax(called: Any) -> bool:

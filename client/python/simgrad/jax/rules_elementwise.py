@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.erf_inv import SLOPE, erf_inv, finite_erf_inv
+from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import FORMATS, Lowering, NotLowered, Operands, rule
 from simgrad.jax.node import BOOL, COMPARISONS, I32, I64, REAL, U32, Node, Value, neutral
 
@@ -102,7 +103,14 @@ def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
         known = set(np.unique(exponent))
         if len(known) == 1 and known <= _EXPONENTS_OF_PRODUCTS and exponent.shape in ((), base.shape):
             return _product(low, base, int(known.pop()))
-    return low.graph.emit("pow", base, low.graph.convert(exponent, REAL))
+    graph, exponent = low.graph, low.graph.convert(exponent, REAL)
+    if not isinstance(exponent, Node) or not exponent.is_active:
+        return graph.emit("pow", base, exponent)
+    # JAX's derivative by the exponent is 0 where the base is: that of 1 to this power.
+    is_zero = graph.compare("eq", base, np.zeros(base.shape))
+    power = graph.emit("pow", graph.emit("stop_gradient", graph.select(is_zero, np.ones(()), base)), exponent)
+    moved = graph.arithmetic("sub", power, graph.emit("stop_gradient", power))
+    return carrying(graph, graph.emit("pow", base, graph.emit("stop_gradient", exponent)), moved)
 
 
 @rule(*COMPARISONS, "lt_to", "le_to", "eq_to")
@@ -148,12 +156,24 @@ def _erf_inv(low: Lowering, equation: Any, operands: Operands) -> Value:
         inside = graph.emit("max", graph.emit("min", x, end), graph.emit("neg", end))
         return low.function(finite_erf_inv, inside)[0]
     found = low.function(erf_inv, x)[0]
+    return _with_slope(low, x, found, lambda y: SLOPE * jnp.exp(y * y), of=found)
+
+
+def _with_slope(low: Lowering, x: Value, found: Value, slope: Callable[[Any], Any], of: Value | None = None) -> Value:
+    """`found`, a function of x, with slope(x), or slope(of), for its derivative."""
+    graph = low.graph
     if not isinstance(x, Node) or not x.is_active:
         return found
     held = graph.emit("stop_gradient", found)
-    slope = low.function(lambda y: SLOPE * jnp.exp(y * y), held)[0]
+    steep = low.function(slope, graph.emit("stop_gradient", x if of is None else of))[0]
     moved = graph.arithmetic("sub", x, graph.emit("stop_gradient", x))
-    return graph.arithmetic("add", held, graph.arithmetic("mul", slope, moved))
+    return carrying(graph, held, graph.arithmetic("mul", steep, moved))
+
+
+def carrying(graph: Graph, held: Value, tangent: Value) -> Value:
+    """What is held, with the derivative of the tangent, which is 0 where it is finite."""
+    safe = graph.select(graph.emit("is_finite", tangent), tangent, np.zeros(()))
+    return graph.arithmetic("add", held, safe)
 
 
 @rule("clamp")
@@ -167,8 +187,12 @@ def _round(low: Lowering, equation: Any, operands: Operands) -> Value:
     x = operands[0]
     if int(equation.params["rounding_method"]) == 1:
         return low.graph.emit("round", x)
-    away = low.graph.emit("floor", low.graph.emit("add", low.graph.emit("abs", x), np.asarray(0.5)))
-    return low.graph.emit("mul", low.graph.emit("sign", x), away)
+    graph = low.graph
+    size = graph.emit("abs", x)
+    whole = graph.emit("floor", size)
+    rest = graph.select(graph.emit("is_finite", x), graph.emit("sub", size, whole), np.zeros(()))
+    away = graph.emit("add", whole, graph.emit("floor", graph.emit("add", rest, rest)))  # both sums are exact
+    return graph.emit("mul", graph.emit("sign", x), away)
 
 
 @rule("select_n")
@@ -210,9 +234,35 @@ def _reduce_precision(low: Lowering, equation: Any, operands: Operands) -> Value
 
 @rule("asinh", "acosh", "atanh")
 def _inverse_hyperbolic(low: Lowering, equation: Any, operands: Operands) -> Value:
-    formulas = {
-        "asinh": lambda x: jnp.sign(x) * jnp.log1p(jnp.abs(x) + x * x / (1 + jnp.sqrt(x * x + 1))),
-        "acosh": lambda x: jnp.log(x + jnp.sqrt((x + 1) * (x - 1))),
-        "atanh": lambda x: 0.5 * (jnp.log1p(x) - jnp.log1p(-x)),
-    }
-    return low.function(formulas[equation.primitive.name], operands[0])[0]
+    """No square leaves a narrow format, and asinh has a derivative at 0."""
+    name, x = equation.primitive.name, operands[0]
+    if name == "asinh":
+        return _with_slope(low, x, low.function(_asinh, x)[0], _asinh_slope)
+    return low.function(_acosh if name == "acosh" else _atanh, x)[0]
+
+
+def _atanh(x: Any) -> Any:
+    return 0.5 * (jnp.log1p(x) - jnp.log1p(-x))
+
+
+def _asinh(x: Any) -> Any:
+    """The logarithm of |x| + h with h = hypot(1, x), in two factors."""
+    size = jnp.where(jnp.isfinite(x), jnp.abs(x), 0.0)
+    risen = jnp.log1p(size) + jnp.log1p(size / (1 + _hypot_of_one(size)) * (size / (1 + size)))
+    return jnp.where(jnp.isfinite(x), jnp.sign(x) * risen, x)
+
+
+def _hypot_of_one(size: Any) -> Any:
+    larger, smaller = jnp.maximum(size, 1.0), jnp.minimum(size, 1.0)
+    return larger * jnp.sqrt(1 + (smaller / larger) * (smaller / larger))
+
+
+def _asinh_slope(x: Any) -> Any:
+    return 1 / _hypot_of_one(jnp.abs(x))
+
+
+def _acosh(x: Any) -> Any:
+    """The logarithm of 1 + t + sqrt(t) sqrt(t + 2) with t = x - 1, in two factors."""
+    t = jnp.where(jnp.isfinite(x), x - 1, 1.0)
+    risen = jnp.log1p(t) + jnp.log1p(jnp.sqrt(t) * (jnp.sqrt(t + 2) / (1 + t)))
+    return jnp.where(jnp.isfinite(x), risen, jnp.sqrt(x))

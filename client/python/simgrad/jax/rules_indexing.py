@@ -156,11 +156,19 @@ def _fill(array: Value, given: Any) -> Any:
     return info.min if kind == "i" else info.max
 
 
+def _takes_updates(combination: Any) -> bool:
+    """Whether what a scatter stores is the update itself."""
+    jaxpr = getattr(combination, "jaxpr", combination)
+    return jaxpr is None or (not jaxpr.eqns and jaxpr.outvars[0] is jaxpr.invars[1])
+
+
 @rule(*_SCATTERS)
 def _scatter(low: Lowering, equation: Any, operands: Operands) -> Value:
     graph = low.graph
     array, indices, updates = operands
     combine = _SCATTERS[equation.primitive.name]
+    if combine == "set" and not _takes_updates(equation.params.get("update_jaxpr")):
+        raise NotLowered("`.at[...].apply`", "write x.at[i].set(f(x[i]))")
     if size_of(updates.shape) == 0:
         return array
     if combine == "sub":
@@ -260,7 +268,8 @@ def _sort(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     graph = low.graph
     axis, keys = int(equation.params["dimension"]), int(equation.params["num_keys"])
     shape = operands[0].shape
-    order = graph.make("argsort", operands[:keys], {"axis": axis}, shape, np.int32)
+    ranked = [graph.as_number(x) for x in operands[:keys]]
+    order = graph.make("argsort", ranked, {"axis": axis}, shape, np.int32)
     if len(shape) == 1:
         return [graph.emit("gather", x, order, axis=0) for x in operands]
     strides = [size_of(shape[d + 1 :]) for d in range(len(shape))]

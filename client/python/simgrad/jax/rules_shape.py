@@ -138,7 +138,7 @@ def _one_axis(low: Lowering, x: Value, axes: Sequence[int]) -> tuple[Value, tupl
 @rule("argmax", "argmin")
 def _argument(low: Lowering, equation: Any, operands: Operands) -> Value:
     axis = int(equation.params["axes"][0])
-    found = low.graph.emit(equation.primitive.name, operands[0], axis=axis)
+    found = low.graph.emit(equation.primitive.name, low.graph.as_number(operands[0]), axis=axis)
     return low.graph.convert(found, equation.params["index_dtype"])
 
 

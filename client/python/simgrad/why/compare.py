@@ -10,7 +10,13 @@ import numpy as np
 from simgrad import errors
 from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient, Rollout
-from simgrad.why.difference import Difference, GradientDifference, differences, gradient_differences
+from simgrad.why.difference import (
+    Difference,
+    GradientDifference,
+    differences,
+    gradient_differences,
+    nonfinite_instances,
+)
 from simgrad.why.fork import Forks, forks_of
 from simgrad.why.recorder import Recorder
 from simgrad.why.sentence import Sentence, sentences
@@ -37,6 +43,7 @@ class Pair:
       gradients: GradientDifference by input; empty for rollouts.
       split: Parts by input, with split=True; else None.
       sentences: the above in words, the most important first.
+      nonfinite: instances with a state, a value or a gradient of the reference that is not finite.
     """
 
     reference: str
@@ -51,6 +58,7 @@ class Pair:
     gradients: dict[str, GradientDifference]
     split: dict[str, Parts] | None
     sentences: list[Sentence]
+    nonfinite: int = 0
 
     @property
     def why(self) -> str:
@@ -218,6 +226,7 @@ def pair_of(
         else {},
         split=split,
         sentences=[],
+        nonfinite=int(np.count_nonzero(nonfinite_instances(a))),
     )
     pair.sentences = sentences(pair)
     return pair

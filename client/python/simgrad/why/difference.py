@@ -7,7 +7,7 @@ from typing import Mapping
 
 import numpy as np
 
-from simgrad.results import Gradient
+from simgrad.results import Gradient, Rollout
 
 _WORDS = {"initial": "state", "params": "param", "controls": "control"}
 
@@ -106,6 +106,22 @@ def gradient_differences(reference: Gradient, other: Gradient) -> dict[str, Grad
             gated_by=(reference.gated_by[name], other.gated_by[name]),
         )
     return found
+
+
+def nonfinite_instances(result: Rollout) -> np.ndarray:
+    """[N] bool: whether an instance has a state, a value or a gradient that is not finite. A gradient that
+    all instances share is one of each."""
+    bad = np.zeros(result.instances, bool)
+    arrays = [*result.state.values(), result.values]
+    if isinstance(result, Gradient):
+        arrays += gradients_by_name(result).values()
+    for array in arrays:
+        if array is None or not np.issubdtype(np.asarray(array).dtype, np.floating):
+            continue
+        off = ~np.isfinite(array)
+        is_shared = off.ndim == 0 or len(off) != result.instances
+        bad |= off.any() if is_shared else off.reshape(len(off), -1).any(axis=1)
+    return bad
 
 
 def zeros(result: Gradient, name: str) -> int:

@@ -26,7 +26,8 @@ class Sentence:
 
 def sentences(pair: Pair) -> list[Sentence]:
     """The sentences about a pair, the most important first: gradients that became zero in most instances,
-    then where paths part, then states that stand still, then the rest. Paths that do not part come behind these."""
+    then where paths part, then states that stand still, then the rest. Paths that do not part come behind these.
+    A reference that is not finite in most instances comes before all."""
     zeros = _of_zero_gradients(pair)
     most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
     rest = [said for said in zeros if said not in most]
@@ -36,7 +37,11 @@ def sentences(pair: Pair) -> list[Sentence]:
     # That paths are the same explains nothing where states stand still.
     first = [*paths, *still] if parts else [*still, *paths]
     said = [*most, *first, *rest, *_of_gradients(pair), *_of_parts(pair)]
-    return said if pair.gradients else [*said, _of_states(pair)]
+    if not pair.gradients:
+        said.append(_of_states(pair))
+    missing = _of_missing_numbers(pair)
+    mostly = [s for s in missing if 2 * s.facts["nonfinite"] > s.facts["of"]]
+    return [*mostly, *said, *(s for s in missing if s not in mostly)]
 
 
 def ulps(margin: float) -> str:
@@ -91,6 +96,18 @@ def _of_loop(mine: Side, theirs: Side) -> tuple[str, str]:
     if mine.iterations > theirs.iterations:
         return "goes on", "stops"
     return f"ends as {mine.reason}", f"ends as {theirs.reason}"
+
+
+def _of_missing_numbers(pair: Pair) -> list[Sentence]:
+    """Says in how many instances the reference gives no finite numbers to compare with."""
+    bad, number = pair.nonfinite, pair.reference_result.instances
+    if not bad:
+        return []
+    text = (
+        f"{pair.reference} has states, values or gradients that are not finite in {_count(bad, number)}: a NaN or an "
+        "infinity that both have counts as equal."
+    )
+    return [_sentence(pair, text, {"nonfinite": bad, "of": number})]
 
 
 def _of_zero_gradients(pair: Pair) -> list[Sentence]:

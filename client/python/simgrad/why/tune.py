@@ -19,7 +19,7 @@ from simgrad.program_lines import operations
 from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient
 from simgrad.v1 import program_pb2
-from simgrad.why.difference import gradient_differences
+from simgrad.why.difference import gradient_differences, nonfinite_instances
 from simgrad.why.sentence import Sentence
 from simgrad.why.table import aligned
 from simgrad.why.variants import ROLES, policy_of
@@ -226,6 +226,12 @@ def tune(
         for name, sample in samples.items():
             calls.expect(2 * steps)
             truth = sample.gradient(variant, diagnostics="off")
+            bad, number = np.count_nonzero(nonfinite_instances(truth)), truth.instances
+            if bad:
+                raise ValueError(
+                    f"reference: {bad} of {number} instances have states, values or gradients that are not finite: "
+                    "there is nothing to keep; leave them out"
+                )
             searches[name] = _Search(
                 sample, variant, truth, knobs, weighed, keep, bound, name, tried, {}
             )
