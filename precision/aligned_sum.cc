@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "precision/arithmetic.h"
+#include "precision/wide.h"
 
 namespace simgrad::precision {
 namespace {
@@ -14,7 +15,7 @@ bool IsFloat(double x) { return (static_cast<double>(static_cast<float>(x)) - x)
 // a[k] + b[k] into a. In double the sum of two floats, rounded once more, is that of floats
 // (arithmetic.h), which a compiler turns into vectors; numbers that are no floats, NaN and infinities
 // among them, take the general way.
-void AddFloats(std::span<double> a, std::span<const double> b) {
+SIMGRAD_WIDE void AddFloats(std::span<double> a, std::span<const double> b) {
   int floats = 1;  // without a branch, in vectors
   for (size_t k = 0; k < a.size(); ++k) {
     floats &= static_cast<int>(IsFloat(a[k])) & static_cast<int>(IsFloat(b[k]));

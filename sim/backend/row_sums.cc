@@ -9,7 +9,7 @@
 #endif
 
 #include "precision/arithmetic.h"
-#include "sim/backend/wide.h"
+#include "precision/wide.h"
 
 namespace simgrad::sim {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "precision/rounding.h"
 #include "precision/selection.h"
+#include "precision/wide.h"
 #include "sim/backend/cuda/device/buckets.h"
-#include "sim/backend/wide.h"
 
 namespace simgrad::sim::compiled {
 namespace {

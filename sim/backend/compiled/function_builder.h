@@ -50,9 +50,9 @@ class FunctionBuilder : private LaneBuilder {
   llvm::IRBuilder<>& b() { return b_; }          // where the function has got to
   llvm::IRBuilder<>& entry() { return entry_; }  // at its beginning
   const LaneBuilder& lanes() const { return *this; }
-  using LaneBuilder::Any, LaneBuilder::Arguments, LaneBuilder::CallBack, LaneBuilder::If,
-      LaneBuilder::Offset, LaneBuilder::parts, LaneBuilder::Splat, LaneBuilder::Splat64,
-      LaneBuilder::Variables, LaneBuilder::VectorOf, LaneBuilder::width;
+  using LaneBuilder::Any, LaneBuilder::Arguments, LaneBuilder::Bits64Of, LaneBuilder::CallBack,
+      LaneBuilder::If, LaneBuilder::Offset, LaneBuilder::parts, LaneBuilder::Splat,
+      LaneBuilder::Splat64, LaneBuilder::Variables, LaneBuilder::VectorOf, LaneBuilder::width;
 
   // ---- types ----
   llvm::Type* ScalarType(plan::Carrier carrier);

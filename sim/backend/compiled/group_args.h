@@ -22,7 +22,7 @@ struct GroupArgs {
   std::byte* const* fields;   // per field of the plan: [element][lane]
   std::byte* workspace;
   // The numbers that invariant loops stored (Function::kept), from call to call of one function and
-  // group; and whether the next step may use them, 1 or 0.
+  // group; and the lanes for which they did, a bit each.
   std::byte* kept;
   int64_t reuses;
   // Element-operations until the next look at the clock. `poll` looks and returns the next amount, or 0:

@@ -10,8 +10,6 @@ using plan::Statement;
 
 bool ReusesInvariants(const FunctionBuilder& function, StepOrder order) {
   if (order == StepOrder::kOne || function.is_piece()) return false;
-  // A replay and a reversal meet instances in later turns that had stopped in the first.
-  if (function.options().stops && !function.is_step()) return false;
   const std::vector<Statement>& statements = function.function().statements;
   return std::any_of(statements.begin(), statements.end(),
                      [](const Statement& s) { return s.invariant; });
@@ -25,8 +23,9 @@ void InvariantWriter::Begin() {
 void InvariantWriter::Each(const std::function<void()>& write) {
   auto* const runs = f_.NewBlock("invariant");
   auto* const after = f_.NewBlock("after");
-  Value* const reuses = f_.LoadInt64(f_.ArgumentAt(kReuses));
-  b_.CreateCondBr(b_.CreateICmpEQ(reuses, b_.getInt64(0)), runs, after);
+  Value* const stored = f_.LoadInt64(f_.ArgumentAt(kReuses));
+  Value* const missing = b_.CreateAnd(f_.Bits64Of(f_.masks().now), b_.CreateNot(stored));
+  b_.CreateCondBr(b_.CreateICmpNE(missing, b_.getInt64(0)), runs, after);
   b_.SetInsertPoint(runs);
   records_.WatchRanges(counted_);
   write();
@@ -38,8 +37,9 @@ void InvariantWriter::Each(const std::function<void()>& write) {
 void InvariantWriter::EndStep() {
   if (counted_ == nullptr) return;
   Value* const counted = b_.CreateLoad(b_.getInt32Ty(), counted_);
-  Value* const reuses = b_.CreateICmpEQ(counted, b_.getInt32(0));
-  b_.CreateStore(b_.CreateZExt(reuses, b_.getInt64Ty()), f_.ArgumentAt(kReuses));
+  Value* const counted_none = b_.CreateICmpEQ(counted, b_.getInt32(0));
+  Value* const stored = f_.Bits64Of(records_.Running());
+  b_.CreateStore(b_.CreateSelect(counted_none, stored, b_.getInt64(0)), f_.ArgumentAt(kReuses));
   b_.CreateStore(b_.getInt32(0), counted_);
 }
 

@@ -1,8 +1,9 @@
 // Writes invariant loops (plan/invariants.h): they run in a step only if no earlier step of the group
 // left what they store.
 //
-// Maths: all of them run, or none. Where one counts a range, all run again in the next step, so that
-//   every step counts it. Errors: none. Threads: one per module.
+// Maths: a loop runs where it has not run for each lane that takes part now. Where one counts a range, all run
+//   again in the next step, so that every step counts it.
+// Errors: none. Threads: one per module.
 #pragma once
 
 #include <functional>

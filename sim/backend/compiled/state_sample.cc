@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "precision/selection.h"
-#include "sim/backend/wide.h"
+#include "precision/wide.h"
 
 namespace simgrad::sim::compiled {
 namespace {

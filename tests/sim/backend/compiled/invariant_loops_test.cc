@@ -125,6 +125,27 @@ TEST(InvariantLoops, CountRangesForWhoeverStillRuns) {
   }
 }
 
+// Instances stop in the forward pass, and their lanes take no part in replays and reversals.
+TEST(InvariantLoops, HoldWhereInstancesStopped) {
+  for (const bool weights_per_instance : {false, true}) {
+    const Sent sent = {true, true, false, weights_per_instance, false};
+    Work work = WorkOf(sent, "bf16_safe", precision::NonFinite::kStop);
+    Binding d = Numbers({kSize, kSize}, true, true, false);
+    for (const auto& [instance, step] :
+         {std::pair<int64_t, int64_t>{5, 4}, {6, 2}, {7, 4}, {20, 0}, {36, 7}}) {
+      d.tensor.Set((instance * kSteps + step) * kSize * kSize,
+                   std::numeric_limits<double>::infinity());
+    }
+    tests::Bind(work, InputKind::kData, "d", d);
+    for (const auto& [chunk, interval] :
+         {std::pair<int64_t, int64_t>{1, 1}, {4, 3}, {kSteps, kSteps}}) {
+      work.chunk_steps = chunk;
+      work.checkpoint_interval = interval;
+      ExpectReference(work, NameOf(sent, "stop", chunk, interval));
+    }
+  }
+}
+
 // Otherwise the tests above would say nothing.
 TEST(InvariantLoops, AreThere) {
   const Work work = WorkOf({}, "f32", precision::NonFinite::kReport);
