@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -89,6 +90,12 @@ def test_numbers_become_what_the_input_is_declared_as(tmp_path):
 def test_wrong_usage_exits_with_2_and_shows_what_was_wrong(arguments, capsys):
     assert command_line.main(arguments) == command_line.EXIT_USAGE
     assert arguments[-1].rpartition("=")[2] in capsys.readouterr().err
+
+
+def test_a_world_that_cannot_be_made_is_wrong_usage_with_its_line(capsys):
+    arguments = ["program", "--world", "simgrad.worlds:lennard_jones", "--config", "particles=4.5"]
+    assert command_line.main(arguments) == command_line.EXIT_USAGE
+    assert re.match(r"simgrad: \w+\.py:\d+: ", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

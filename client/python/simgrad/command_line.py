@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has left. Python would flush the rest at its end: it goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
-    except (TypeError, ValueError, OSError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError, OSError) as error:
         print(f"simgrad: {error}", file=sys.stderr)
         return EXIT_USAGE
 

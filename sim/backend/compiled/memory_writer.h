@@ -62,7 +62,7 @@ class MemoryWriter {
   // Whether it stays in registers.
   bool IsKept(const plan::Buffer& buffer) const;
   bool IsNamed(const plan::Buffer& buffer) const;
-  // Of a buffer that stays in registers.
+  // Needs a buffer that stays in registers.
   llvm::Value* Variable(const Local& local, llvm::Value* element, size_t part) const;
 
   void FindInputs();

@@ -171,7 +171,7 @@ def _with_slope(low: Lowering, x: Value, found: Value, slope: Callable[[Any], An
 
 
 def carrying(graph: Graph, held: Value, tangent: Value) -> Value:
-    """What is held, with the derivative of the tangent, which is 0 where it is finite."""
+    """Returns `held` with the derivative of a tangent that is 0 where it is finite."""
     safe = graph.select(graph.emit("is_finite", tangent), tangent, np.zeros(()))
     return graph.arithmetic("add", held, safe)
 
