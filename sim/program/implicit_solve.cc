@@ -34,11 +34,12 @@ constexpr double kRoundingUlps = 4;
 class Solver {
  public:
   Solver(AdjointWriter& writer, const LoopChoice& choice, const std::string& site, const Values& g,
-         const precision::Policy& policy, const Transposed& transposed)
+         ValueId ran, const precision::Policy& policy, const Transposed& transposed)
       : w_(writer),
         choice_(choice),
         site_(site),
         g_(g),
+        ran_(ran),
         policy_(policy),
         transposed_(transposed),
         context_(writer.context()) {
@@ -274,13 +275,14 @@ class Solver {
     const AdjointWriter::Context before =
         std::exchange(context_, {Role::kGradient, context_.label, {}});
     const auto number = [&](ValueId scalar) { return Reshaped(scalar, {1}); };
-    const ValueId one = Number(1.0, kScalar);
-    const ValueId ran = number(Do(kConvert, {turns}, kScalar));
-    const ValueId capped = Either(within, Number(0.0, kScalar), one);
+    const ValueId none = Number(0.0, kScalar);
+    const ValueId one = Either(ran_, Number(1.0, kScalar), none);
+    const ValueId ran = number(Either(ran_, Do(kConvert, {turns}, kScalar), none));
+    const ValueId capped = Either(within, none, one);
     // A residual of a wider format saturates: it is told, and no overflow of the gradient.
     Op cast{.code = kCast, .operands = {residual}};
     cast.attributes.overflow = Overflow::kSaturate;
-    const ValueId rest = number(Emit(std::move(cast), kScalar));
+    const ValueId rest = number(Either(ran_, Emit(std::move(cast), kScalar), none));
     const ValueId counted =
         Concatenated({number(one), ran, number(capped)}, {ElementType::kReal, {kCountedNumbers}});
     const ValueId largest = Concatenated({ran, rest}, {ElementType::kReal, {kLargestNumbers}});
@@ -495,6 +497,7 @@ class Solver {
   const LoopChoice& choice_;
   const std::string& site_;
   const Values& g_;
+  const ValueId ran_;
   const precision::Policy& policy_;
   const Transposed& transposed_;
   AdjointWriter::Context context_;
@@ -511,8 +514,9 @@ class Solver {
 
 std::vector<ValueId> SolveImplicit(AdjointWriter& writer, const LoopChoice& choice,
                                    const std::string& site, const std::vector<ValueId>& g,
-                                   const precision::Policy& policy, const Transposed& transposed) {
-  return Solver(writer, choice, site, g, policy, transposed).Run();
+                                   ValueId ran, const precision::Policy& policy,
+                                   const Transposed& transposed) {
+  return Solver(writer, choice, site, g, ran, policy, transposed).Run();
 }
 
 }  // namespace simgrad::sim

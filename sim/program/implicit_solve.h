@@ -41,10 +41,12 @@ inline constexpr int64_t kMostBasis = int64_t{1} << 20;
 // J' v, written into the innermost scope; v and the result are values of the types of g.
 using Transposed = std::function<std::vector<ValueId>(const std::vector<ValueId>& v)>;
 
-// Writes into the innermost scope, with the role and label of its context. `policy`: of the program.
-// Returns w.
+// Writes into the innermost scope, with the role and label of its context. `ran`: a bool, whether the loop had
+// an iteration; J' is 0 where it had none, and then no solve is told.
+// `policy`: of the program. Returns w.
 std::vector<ValueId> SolveImplicit(AdjointWriter& writer, const LoopChoice& choice,
                                    const std::string& site, const std::vector<ValueId>& g,
-                                   const precision::Policy& policy, const Transposed& transposed);
+                                   ValueId ran, const precision::Policy& policy,
+                                   const Transposed& transposed);
 
 }  // namespace simgrad::sim

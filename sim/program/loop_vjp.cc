@@ -220,6 +220,29 @@ class WhileVjp : LoopVjp {
     return Reversed(carried, std::vector<Slot>(exports_), captures, 1);
   }
 
+  // J' v of a loop that ran no iteration is 0, so that there is nothing to solve.
+  std::vector<ValueId> WhereRan(ValueId ran, std::vector<ValueId> moved) {
+    w_.SetContext({role_, op_.label, {}});
+    for (ValueId& id : moved) {
+      const Type type = w_.program()[id].type;
+      const ValueId zero = w_.Number(0.0, type);
+      id = w_.Emit(OpCode::kSelect, {WideTo(ran, type.shape), id, zero}, type);
+    }
+    return moved;
+  }
+
+  // A bool per run of the loop, for each element of a value that it carries.
+  ValueId WideTo(ValueId own, const Shape& shape) {
+    const Shape runs = w_.program()[own].type.shape;
+    if (runs == shape) return own;
+    Op wide{.code = OpCode::kBroadcast, .operands = {own}};
+    wide.attributes.shape = shape;
+    for (size_t axis = 0; axis < runs.size(); ++axis) {
+      wide.attributes.dims.push_back(static_cast<int64_t>(axis));
+    }
+    return w_.Emit(std::move(wide), {ElementType::kBool, shape});
+  }
+
   void WriteImplicit(const std::vector<Slot>& carried, const std::vector<Slot>& exports,
                      const std::vector<Slot>& captures) {
     if (Any(exports)) {
@@ -229,6 +252,11 @@ class WhileVjp : LoopVjp {
                        "' is taken for a fixed point, and what its test exports has a cotangent"))};
     }
     const std::vector<ValueId> g = Filled(carried);
+    const ValueId iterations = w_.Tape(op_.results.back());
+    const Type counts = w_.program()[iterations].type;
+    w_.SetContext({role_, op_.label, {}});
+    const ValueId ran = w_.Emit(OpCode::kGt, {iterations, w_.Number(0.0, counts)},
+                                {ElementType::kBool, counts.shape});
     const auto transposed = [&](const std::vector<ValueId>& v) {
       // Values that the iteration reads are read in front of the solver's loop.
       r_.order.Add(planned_, w_.Depth() - 1);
@@ -238,11 +266,11 @@ class WhileVjp : LoopVjp {
       const std::vector<Slot> moved = LastReversed(v, std::vector<Slot>(captures.size()));
       w_.SetQuiet(was_quiet);
       w_.SortReads(1);
-      return Filled(moved);
+      return WhereRan(ran, Filled(moved));
     };
     w_.SetContext({role_, op_.label, {}});
-    const std::vector<ValueId> w =
-        SolveImplicit(w_, *choice_, std::string(op_.attributes.site), g, r_.policy, transposed);
+    const std::vector<ValueId> w = SolveImplicit(w_, *choice_, std::string(op_.attributes.site), g,
+                                                 ran, r_.policy, transposed);
     std::vector<Slot> leaving = LastReversed(w, captures);
     const std::vector<size_t> solved = Solved();
     for (size_t i = 0; i < solved.size(); ++i) leaving[solved[i]] = {g[i], Mask::Always()};
@@ -259,15 +287,8 @@ class WhileVjp : LoopVjp {
     w_.SetContext({Role::kAdjoint, op_.label, {}});
     const ValueId most =
         w_.Number(static_cast<double>(is_truncated ? choice_->last : 0), {ElementType::kI32, own});
-    ValueId few = w_.Emit(OpCode::kLe, {iterations, most}, {ElementType::kBool, own});
-    if (own != type.shape) {
-      Op wide{.code = OpCode::kBroadcast, .operands = {few}};
-      wide.attributes.shape = type.shape;
-      for (size_t axis = 0; axis < own.size(); ++axis) {
-        wide.attributes.dims.push_back(static_cast<int64_t>(axis));
-      }
-      few = w_.Emit(std::move(wide), {ElementType::kBool, type.shape});
-    }
+    const ValueId few =
+        WideTo(w_.Emit(OpCode::kLe, {iterations, most}, {ElementType::kBool, own}), type.shape);
     const Slot masked = {slot.cotangent, w_.And(slot.mask, few)};
     w_.SetContext({});
     return masked;

@@ -57,6 +57,8 @@ std::vector<ValueId> WriteTimesJ(AdjointWriter& w, const std::vector<ValueId>& v
   return {scaled(0.5, b0), w.Emit(std::move(both), two)};
 }
 
+ValueId Holds(AdjointWriter& w) { return w.Number(1.0, {ElementType::kBool, {}}); }
+
 struct Written {
   Builder b{"solve"};
   std::vector<ValueId> w;
@@ -73,9 +75,9 @@ void WriteSolve(Written& written, const LoopChoice& choice, const std::string& p
   Region& step = program.step;
   writer.Open(step);
   const std::string site = "fixed";
-  written.w =
-      SolveImplicit(writer, choice, site, {a.id, two.id}, tests::PolicyOf({.preset = preset}),
-                    [&](const std::vector<ValueId>& v) { return WriteTimesJ(writer, v); });
+  written.w = SolveImplicit(writer, choice, site, {a.id, two.id}, Holds(writer),
+                            tests::PolicyOf({.preset = preset}),
+                            [&](const std::vector<ValueId>& v) { return WriteTimesJ(writer, v); });
   writer.Close(step);
   step.yields = written.w;
 }
@@ -179,7 +181,7 @@ std::vector<double> SolvedDiagonal(const LoopChoice& choice, const std::vector<d
   factors.attributes.literal = by;
   const ValueId diagonal = writer.Emit(std::move(factors), row);
   step.yields =
-      SolveImplicit(writer, choice, "fixed", {state.id}, tests::PolicyOf(policy),
+      SolveImplicit(writer, choice, "fixed", {state.id}, Holds(writer), tests::PolicyOf(policy),
                     [&](const std::vector<ValueId>& v) {
                       return std::vector<ValueId>{writer.Emit(kMul, {diagonal, v[0]}, row)};
                     });
@@ -248,7 +250,7 @@ std::string LoopsFor(const LoopChoice& choice, int64_t numbers) {
   writer.Open(region);
   const std::string site = "fixed";
   const absl::Status status = WithinBudget([&] {
-    SolveImplicit(writer, choice, site, {g.id}, tests::PolicyOf({.preset = "f64"}),
+    SolveImplicit(writer, choice, site, {g.id}, Holds(writer), tests::PolicyOf({.preset = "f64"}),
                   [](const std::vector<ValueId>& v) { return v; });
   });
   if (!status.ok()) return IsLimit(status) ? "limit" : "error";

@@ -194,6 +194,9 @@ TEST(Implicit, OfNoIterationIsTheIdentity) {
     EXPECT_EQ(answer->gradients.at("p").Get(0), 0.0);
     EXPECT_EQ(answer->connected.at("p"), 0);
     EXPECT_EQ(answer->gradients.at("x").Get(0), 1.0);
+    // There is no system: none is singular, and no solve is told.
+    EXPECT_TRUE(answer->health[0].ok);
+    EXPECT_TRUE(answer->solves.empty());
   }
 }
 
