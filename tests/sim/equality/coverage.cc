@@ -208,7 +208,7 @@ std::vector<Coverage::Line> Coverage::Lines() const {
                              {"truncated loops", truncated, 30},
                              {"fixed points", fixed_points, 15},
                              {"fixed points by gmres", by_gmres, 5},
-                             {"solves told of", told, 5},
+                             {"solves told of", told, 2},
                              {"halts", halts, 20},
                              {"scanned operands", scans, 50},
                              {"stacked results", stacks, 50},

@@ -122,6 +122,15 @@ class Walk {
     Leaf(path + ".infinities", a.infinities, b.infinities);
   }
 
+  void Same(const std::string& path, const AdjointSolves& a, const AdjointSolves& b) {
+    Leaf(path + ".site", a.site, b.site);
+    Leaf(path + ".solves", a.solves, b.solves);
+    Leaf(path + ".turns", a.turns, b.turns);
+    Leaf(path + ".most_turns", a.most_turns, b.most_turns);
+    Leaf(path + ".capped", a.capped, b.capped);
+    Leaf(path + ".residual", a.residual, b.residual);
+  }
+
   void Same(const std::string& path, const RangeCounts& a, const RangeCounts& b) {
     Numbers(path + ".underflows", a.underflows, b.underflows);
     Numbers(path + ".overflows", a.overflows, b.overflows);
@@ -254,6 +263,7 @@ std::optional<std::string> FirstDifference(const Observed& a, const Observed& b)
   SameList(walk, "backward", x.backward, y.backward);
   walk.Same("adjoint_ranges", x.adjoint_ranges, y.adjoint_ranges);
   SameList(walk, "gradients", x.gradients, y.gradients);
+  SameList(walk, "adjoint_solves", x.adjoint_solves, y.adjoint_solves);
   walk.Leaf("skipped", x.skipped, y.skipped);
   walk.Leaf("left_out", x.left_out, y.left_out);
   SameList(walk, "certificates", x.certificates, y.certificates);
