@@ -231,7 +231,7 @@ class WhileVjp : LoopVjp {
     return moved;
   }
 
-  // A bool per run of the loop, for each element of a value that it carries.
+  // Returns a bool of each run of the loop for all elements that the run carries.
   ValueId WideTo(ValueId own, const Shape& shape) {
     const Shape runs = w_.program()[own].type.shape;
     if (runs == shape) return own;

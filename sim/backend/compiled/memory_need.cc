@@ -21,7 +21,8 @@ int64_t Clamped(double bytes) {
 
 // Beside what is counted: margins to look at again, lists of pointers.
 constexpr double kPerThread = 128 << 10;
-constexpr double kPerVector = 32;  // of an allocation: its header and what is rounded up
+// Bytes of an allocation beside its own: its header, what is rounded up, and what lies before a cache line.
+constexpr double kPerVector = 96;
 
 double BytesPerLane(const NumericalProgram& program, Role role) {
   return program.policy[role].format == Format::kF64 ? 8.0 : 4.0;

@@ -106,7 +106,7 @@ def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
     graph, exponent = low.graph, low.graph.convert(exponent, REAL)
     if not isinstance(exponent, Node) or not exponent.is_active:
         return graph.emit("pow", base, exponent)
-    # JAX's derivative by the exponent is 0 where the base is: that of 1 to this power.
+    # At a base of 0 JAX's derivative by the exponent is 0, which is that of 1 to this power.
     is_zero = graph.compare("eq", base, np.zeros(base.shape))
     power = graph.emit("pow", graph.emit("stop_gradient", graph.select(is_zero, np.ones(()), base)), exponent)
     moved = graph.arithmetic("sub", power, graph.emit("stop_gradient", power))
