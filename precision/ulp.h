@@ -13,6 +13,8 @@
 // Source: docs/numerics.md section 7.
 #pragma once
 
+#include <cstdint>
+
 #include "precision/format.h"
 #include "precision/host_device.h"
 #include "precision/selection.h"
@@ -49,6 +51,15 @@ struct Margin {
   double absolute;
   double ulps;
 };
+
+// a - b of integers, rounded to f64 once; an ulp of integers is 1.
+SIMGRAD_HD inline double IntegerMargin(int64_t a, int64_t b) {
+  // The differences of the upper and of the lower 32 bits are exact.
+  constexpr int64_t kLower = 0xFFFFFFFF;
+  const double upper = static_cast<double>(a >> 32) - static_cast<double>(b >> 32);
+  const double lower = static_cast<double>(a & kLower) - static_cast<double>(b & kLower);
+  return upper * 0x1p32 + lower;
+}
 
 SIMGRAD_HD inline Margin MarginOf(Format comparison, double a, double b,
                                   double extra_magnitude = 0.0) {

@@ -32,6 +32,7 @@
 #include "server/service/tls_files.h"
 #include "server/service/upload_limits.h"
 #include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/kernel_folder.h"
 #include "sim/program/verify.h"
 #include "sim/worlds/worlds.h"
 
@@ -263,6 +264,12 @@ absl::Status Server::CheckFiles(const config::ServerConfig& config) {
   }
   if (!config.otlp_ca.empty()) {
     if (auto ca = ReadCa("otlp_ca", config.otlp_ca); !ca.ok()) return ca.status();
+  }
+  if (!config.kernel_cache.empty()) {
+    const absl::Status folder = sim::CheckKernelFolder(config.kernel_cache);
+    if (!folder.ok()) {
+      return absl::Status(folder.code(), absl::StrCat("--kernel_cache: ", folder.message()));
+    }
   }
   return config.HasTls() ? ReadTlsSet(config).status() : absl::OkStatus();
 }

@@ -42,6 +42,17 @@ std::string KernelKey(std::initializer_list<std::string_view> parts) {
   return Digest(all);
 }
 
+absl::Status CheckKernelFolder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error && access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (!error) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("'", folder, "' is no folder that this user can write to: ", error.message()));
+}
+
 std::string KernelFolder::PathOf(const std::string& key) const {
   return (fs::path(folder_) / (key + ".kernel")).string();
 }

@@ -5,7 +5,8 @@
 // owns or may write, is treated as missing: what is read here is run.
 // Least recently used files are deleted above a size limit; an unbounded cache could fill the
 // volume and get the pod evicted.
-// Errors: none; a folder that cannot be read or written holds nothing. Threads: any.
+// Errors: those of CheckKernelFolder; later, a folder that cannot be read or written holds nothing.
+// Threads: any.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,8 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
+
 namespace simgrad::sim {
 
 // SHA-256 of the parts, each with its length, in lower-case hex.
@@ -22,6 +25,9 @@ std::string KernelKey(std::initializer_list<std::string_view> parts);
 
 // Thousands of kernels; half of the volume that the chart mounts (kernelCache.sizeLimit).
 inline constexpr int64_t kMostKernelBytes = int64_t{1} << 30;
+
+// An error where the folder is missing and cannot be made, or where this user cannot write to it.
+absl::Status CheckKernelFolder(const std::string& folder);
 
 class KernelFolder {
  public:

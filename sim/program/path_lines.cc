@@ -49,8 +49,22 @@ ValueId PathLines::AsF64(ValueId id) {
              .rounding = CastRounding::kNearestEven});
 }
 
+// The difference of what `code` and `by` make of a and of b, which f64 holds exactly.
+ValueId PathLines::Halves(OpCode code, ValueId a, ValueId b, int64_t by) {
+  const Type type = TypeOf(a);
+  const ValueId other = Number(by, type);
+  const ValueId of_a = AsF64(Do(code, {a, other}, type));
+  const ValueId of_b = AsF64(Do(code, {b, other}, type));
+  return Do(kSub, {of_a, of_b}, {ElementType::kReal, type.shape});
+}
+
 ValueId PathLines::Difference(ValueId a, ValueId b) {
   const Type type{ElementType::kReal, TypeOf(a).shape};
+  if (TypeOf(a).element == ElementType::kI64) {
+    const ValueId upper = Halves(kShr, a, b, 32);
+    const ValueId lower = Halves(kAnd, a, b, 0xFFFFFFFF);
+    return Do(kAdd, {Do(kMul, {upper, Real(0x1p32, type)}, type), lower}, type);
+  }
   const ValueId exact = AsF64(a);
   return Do(kSub, {exact, AsF64(b)}, type);
 }

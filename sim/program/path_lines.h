@@ -21,7 +21,7 @@ class PathLines {
   ValueId Do(OpCode code, std::vector<ValueId> operands, Type type, Attributes attributes = {});
   ValueId Number(int64_t number, Type type);
   ValueId Real(double number, Type type);
-  // a - b in f64; of integers, of the nearest numbers of f64.
+  // a - b in f64; integers become reals after the subtraction (precision::IntegerMargin).
   ValueId Difference(ValueId a, ValueId b);
   ValueId Reshaped(ValueId id, const Shape& shape);
   ValueId Converted(ValueId id, ElementType element);
@@ -42,6 +42,7 @@ class PathLines {
 
  private:
   ValueId AsF64(ValueId id);
+  ValueId Halves(OpCode code, ValueId a, ValueId b, int64_t by);
   ValueId Starts(ValueId index, size_t rank);
 
   Program& program_;

@@ -299,6 +299,7 @@ class TestExposure:
             (["--tls_client_ca=x"], "--tls_certificate"),
             (["--tls_certificate=/no/such", "--tls_key=/no/such"], "--tls_certificate"),
             (["--token_file=/no/such"], "--token_file"),
+            (["--kernel_cache=/dev/null/kernels"], "--kernel_cache"),
         ],
     )
     def test_a_configuration_that_cannot_be_meant_is_refused(self, flags, named, server_files):

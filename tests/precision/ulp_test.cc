@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <random>
+#include <vector>
 
 #include "tests/precision/operands.h"
 
@@ -80,6 +83,22 @@ TEST(Margin, IsSignedAndScaledAtTheLargestMagnitude) {
   const Margin cancelled = MarginOf(Format::kF16, 0x1.ff8p-11, 0x1p-10, 2.0);
   EXPECT_EQ(cancelled.absolute, -0x1p-20);
   EXPECT_EQ(cancelled.ulps, -0x1p-11);
+}
+
+TEST(Margin, OfIntegersIsTheirDifferenceRoundedOnce) {
+  static_assert(std::numeric_limits<long double>::digits >= 64);  // difference is exact
+  std::mt19937_64 random(97);
+  std::vector<int64_t> numbers = {0, 1, -1, INT64_MAX, INT64_MIN, (int64_t{1} << 53) + 1};
+  for (int i = 0; i < 300; ++i) {
+    numbers.push_back(static_cast<int64_t>(random()) >> (random() % 64));
+    numbers.push_back(numbers.back() + 1 - static_cast<int64_t>(random() % 3));
+  }
+  for (const int64_t a : numbers) {
+    for (const int64_t b : numbers) {
+      const long double difference = static_cast<long double>(a) - static_cast<long double>(b);
+      ASSERT_TRUE(SameBits(IntegerMargin(a, b), static_cast<double>(difference))) << a << " " << b;
+    }
+  }
 }
 
 TEST(Margin, NonFiniteOperands) {

@@ -45,8 +45,8 @@ double ExtraAt(const MarginKind& kind, const Sides& sides, int lane) {
 
 precision::Margin MarginAt(const MarginKind& kind, const Sides& sides, int lane) {
   if (kind.is_integer) {
-    const double distance = static_cast<double>(At<int64_t>(sides.lhs, lane)) -
-                            static_cast<double>(At<int64_t>(sides.rhs, lane));
+    const double distance =
+        precision::IntegerMargin(At<int64_t>(sides.lhs, lane), At<int64_t>(sides.rhs, lane));
     return {distance, distance};
   }
   const bool is_f64 = kind.format == Format::kF64;

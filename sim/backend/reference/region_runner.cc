@@ -188,7 +188,7 @@ TestedPair RegionRunner::Compare(Comparison comparison, ValueId lhs, ValueId rhs
   TestedPair pair;
   if (type.type.element != ElementType::kReal) {
     pair.tested = a.AsDouble(element);
-    const double distance = pair.tested - b.AsDouble(element);
+    const double distance = precision::IntegerMargin(a.integer[element], b.integer[element]);
     pair.margin = {distance, distance};
     pair.held = Compares(comparison, a.integer[element], b.integer[element]);
     return pair;

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace simgrad::sim {
@@ -114,9 +115,18 @@ TEST_F(KernelFolderTest, WhatWasNotUsedForTheLongestTimeGoesBeyondTheBound) {
 
 TEST_F(KernelFolderTest, AFolderThatCannotBeWrittenHoldsNothing) {
   std::ofstream(folder_ / "file") << "in the way";
-  const KernelFolder cache((folder_ / "file" / "below").string());
+  const std::string below = (folder_ / "file" / "below").string();
+  const absl::Status checked = CheckKernelFolder(below);
+  EXPECT_THAT(std::string(checked.message()), testing::HasSubstr(below));
+  EXPECT_THAT(std::string(checked.message()), testing::HasSubstr("Not a directory"));
+  const KernelFolder cache(below);
   cache.Keep("key", "image");
   EXPECT_FALSE(cache.Find("key").has_value());
+}
+
+TEST_F(KernelFolderTest, AFolderThatIsMissingIsMade) {
+  EXPECT_TRUE(CheckKernelFolder((folder_ / "a" / "b").string()).ok());
+  EXPECT_TRUE(fs::is_directory(folder_ / "a" / "b"));
 }
 
 TEST(KernelKeyTest, PartsAreNotTakenForOneAnother) {

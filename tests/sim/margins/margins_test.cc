@@ -297,6 +297,39 @@ TEST_P(MarginsByElement, HaveTheAxesOfTheirLoopsAndAreNanWhereNothingWasDecided)
   }
 }
 
+TEST_P(MarginsByElement, OfWideIntegersAreTheirDifferenceRoundedOnce) {
+  constexpr int64_t kTop = int64_t{1} << 53;
+  const std::vector<int64_t> lhs = {kTop + 1, kTop, -kTop - 1, INT64_MAX};
+  const std::vector<int64_t> rhs = {kTop, kTop + 1, -kTop, INT64_MIN};
+  const auto count = static_cast<int64_t>(lhs.size());
+  Builder b("wide");
+  const Var x = b.State("x", {count}, "", ElementType::kI64);
+  const Var y = b.State("y", {count}, "", ElementType::kI64);
+  b.State("above", {count}, "", ElementType::kBool);
+  b.SetNext({x, y, b.Event("above", x, Comparison::kGt, y)});
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  auto program = Lower(*world, tests::PolicyOf({.preset = "f32"}), "", std::nullopt, nullptr,
+                       {.margins = {"above"}});
+  ASSERT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, 1);
+  for (size_t k = 0; k < 2; ++k) {
+    Tensor tensor = Tensor::Zeros(DType::kI64, {count});
+    for (int64_t i = 0; i < count; ++i)
+      tensor.SetInt(i, (k == 0 ? lhs : rhs)[static_cast<size_t>(i)]);
+    work.batch.inputs[k] = {tensor, false, false};
+  }
+  work.batch.inputs[2] = tests::Shared(std::vector<double>(lhs.size()), {count});
+  work.options.record_exports = {static_cast<int32_t>(work.batch.program->program.exports.size()) -
+                                 1};
+  const auto run = Observe(Chosen(), work);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(Numbers(run->exports.back()), (std::vector<double>{1, -1, -1, 0x1p64}));
+  const SmallestMargin& margin = run->diagnostics.events.at(0).at(0).margin;
+  EXPECT_EQ(margin.absolute, -1);  // of the two smallest the negative one
+  EXPECT_EQ(margin.ulps, -1);
+}
+
 TEST(Margins, AreRefusedWithTheFieldThatAsksForThem) {
   const auto refused = [](const Program& world, const std::vector<std::string>& sites,
                           const std::optional<AdjointSpec>& adjoint = std::nullopt) {

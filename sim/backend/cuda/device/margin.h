@@ -25,7 +25,7 @@ SIMGRAD_HD inline double MagnitudeOf(double x) {
 }
 
 SIMGRAD_HD inline Distance IntegerDistance(int64_t a, int64_t b) {
-  const double distance = static_cast<double>(a) - static_cast<double>(b);
+  const double distance = precision::IntegerMargin(a, b);
   const double magnitude = MagnitudeOf(distance);
   return {magnitude, magnitude, IsNegative(distance), true};
 }
