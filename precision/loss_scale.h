@@ -30,8 +30,12 @@ struct LossScaleRule {
   int64_t interval = 2000;
 };
 
-SIMGRAD_HD inline float InverseLossScale(float scale) {
-  return static_cast<float>(RoundTo(Format::kF32, 1.0 / static_cast<double>(scale)));
+// A fixed scale lies between these: their inverses are numbers of f32.
+inline constexpr double kLeastFixedLossScale = 0x1p-127;
+inline constexpr double kMostFixedLossScale = 0x1p127;
+
+SIMGRAD_HD inline float InverseLossScale(double scale) {
+  return static_cast<float>(RoundTo(Format::kF32, 1.0 / scale));
 }
 
 // gradient * inverse, rounded once to the format of the gradient.

@@ -13,8 +13,6 @@
 // Source: docs/numerics.md section 7.
 #pragma once
 
-#include <cstdint>
-
 #include "precision/format.h"
 #include "precision/host_device.h"
 #include "precision/selection.h"

@@ -117,7 +117,14 @@ absl::StatusOr<precision::Policy> PolicyFromProto(const v1::Policy& message,
     spec.sites.emplace_back(site.site(), *setting);
   }
   if (message.loss_scale().mode_case() == v1::LossScale::kFixed) {
-    spec.loss_scale = message.loss_scale().fixed();
+    const double fixed = message.loss_scale().fixed();
+    if (!(fixed >= precision::kLeastFixedLossScale && fixed <= precision::kMostFixedLossScale)) {
+      return InvalidField(field + ".loss_scale.fixed",
+                          absl::StrCat("a fixed loss scale is a number from 2^-127 to 2^127, whose "
+                                       "inverse is a number of f32, not ",
+                                       fixed));
+    }
+    spec.loss_scale = fixed;
   }
   if (message.loss_scale().mode_case() == v1::LossScale::kDynamic) {
     const std::string at = field + ".loss_scale.dynamic";

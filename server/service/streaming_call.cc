@@ -473,7 +473,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
   const bool gradient = mode_ == metrics::Mode::kGradient;
   const double instances = static_cast<double>(record_.instances);
   world_->instances[static_cast<size_t>(mode_)].Add(instances);
-  metrics.batch_instances[0].Observe(instances);
+  if (prepared_.kept == nullptr) metrics.batch_instances[0].Observe(instances);
   if (gradient) metrics.batch_instances[1].Observe(instances);
   metrics.phase_seconds.at("decode").Observe(prepared_.decode_seconds);
   const conversion::NonFiniteInputs& bad = prepared_.nonfinite_inputs;
@@ -508,16 +508,18 @@ void StreamingCall::CountLost(const absl::Status& status) {
   if (outcome == metrics::Outcome::kExpired) rpc_.method().deadline_exceeded[where].Increment();
 }
 
+// Counts the end of a request that was admitted.
+void StreamingCall::CountEnd(const absl::Status& status) {
+  world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))].Increment();
+  CountLost(status);
+}
+
 void StreamingCall::End(const absl::Status& status) {
   const grpc::Status wire = ToGrpcStatus(status, record_.request_id);
   record_.outcome = CodeLabel(wire.error_code());
   record_.message = std::string(status.message());
-  if (admitted_) {
-    world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))]
-        .Increment();
-    CountLost(status);
-    ended_ok_ = status.ok();
-  }
+  ended_ok_ = admitted_ && status.ok();
+  if (admitted_ && !ended_ok_) CountEnd(status);
   RecordStages();
   prepared_.work = sim::Work();  // its tensors go now, the reservation with the stream
   prepared_.kept = nullptr;
@@ -553,14 +555,13 @@ void StreamingCall::CountDropped(metrics::Dropped reason, int64_t parts) {
 }
 
 void StreamingCall::OnDone() {
-  if (ended_ok_ && given_up_) {
-    // The work was done, but not all of it was taken.
-    record_.outcome = CodeLabel(grpc::StatusCode::RESOURCE_EXHAUSTED);
-    record_.message = std::string(cancellation_->Check().message());
-  } else if (ended_ok_ && cancelled_) {
-    // The work was done, but the caller left before it had all of it.
-    CountLost(cancellation_->Check());
-    record_.outcome = CodeLabel(grpc::StatusCode::CANCELLED);
+  if (ended_ok_) {
+    // The work was done. Was all of it taken? A caller may leave, run out of time, or read too slowly.
+    const bool is_taken = !given_up_ && !cancelled_;
+    const absl::Status end = is_taken ? absl::OkStatus() : cancellation_->Check();
+    CountEnd(end);
+    record_.outcome = CodeLabel(ToGrpcStatus(end, record_.request_id).error_code());
+    record_.message = std::string(end.message());
   }
   prepared_ = PreparedWork();  // its program may have been in no cache but here
   memory_ = scheduling::MemoryBudget::Reservation();

@@ -133,6 +133,7 @@ class StreamingCall final : public sim::Observer,
   // Ends the answer; the record is written in OnDone.
   void End(const absl::Status& status);
   void CountLost(const absl::Status& status);
+  void CountEnd(const absl::Status& status);
   void RecordWait(absl::Duration waited);  // which ends now
   void RecordStages();
   metrics::Outcome OutcomeOf(const absl::Status& status) const;

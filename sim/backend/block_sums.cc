@@ -92,7 +92,7 @@ BlockSums::BlockSums(const NumericalProgram& program, InstanceWeights over, int6
       wanted_(WantedOf(program)),
       seen_(wanted_.size()) {
   for (const Wanted& wanted : wanted_) numbers_ += wanted.elements;
-  const float inverse = precision::InverseLossScale(static_cast<float>(loss_scale));
+  const float inverse = precision::InverseLossScale(loss_scale);
   const auto unscaled = [&](double x) { return precision::Unscale(setting_.format, x, inverse); };
   least_told_ = LeastThat([&](double x) { return unscaled(x) != 0.0; });
   least_infinite_ = LeastThat([&](double x) { return !precision::IsFinite(unscaled(x)); });
@@ -461,7 +461,7 @@ GradientMagnitudes BlockSums::Magnitudes(size_t which) const {
   GradientMagnitudes magnitudes;
   for (size_t row : over_.rows) magnitudes.zero += seen.nonzero[row] == 0 ? 1 : 0;
   if (seen.largest == 0.0) return magnitudes;
-  const float inverse = precision::InverseLossScale(static_cast<float>(loss_scale_));
+  const float inverse = precision::InverseLossScale(loss_scale_);
   magnitudes.smallest = precision::Unscale(setting_.format, seen.smallest, inverse);
   magnitudes.largest = precision::Unscale(setting_.format, seen.largest, inverse);
   return magnitudes;

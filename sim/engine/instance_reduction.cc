@@ -17,7 +17,7 @@ constexpr uint64_t kLastId = ~uint64_t{0};
 ReducedGradient Unscaled(std::vector<double> scaled, Format format, double loss_scale,
                          WorkMeter& meter) {
   ReducedGradient reduced;
-  const float inverse = precision::InverseLossScale(static_cast<float>(loss_scale));
+  const float inverse = precision::InverseLossScale(loss_scale);
   for (double& g : scaled) {
     meter.Add(kNumberWork);
     reduced.finite = reduced.finite && precision::IsFinite(g);
@@ -126,7 +126,7 @@ GradientMagnitudes MagnitudesOf(const std::vector<double>& gradient, const Insta
                                 WorkMeter& meter) {
   GradientMagnitudes magnitudes;
   const size_t n = weights.weights.empty() ? 0 : gradient.size() / weights.weights.size();
-  const float inverse = precision::InverseLossScale(static_cast<float>(loss_scale));
+  const float inverse = precision::InverseLossScale(loss_scale);
   for (size_t row : weights.rows) {
     bool is_zero = true;
     for (size_t k = row * n; k < (row + 1) * n; ++k) {

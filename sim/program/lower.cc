@@ -1,7 +1,7 @@
 #include "sim/program/lower.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,10 +28,32 @@
 namespace simgrad::sim {
 namespace {
 
+void AddNamesOfOperations(const Region& region, std::set<std::string>& names, PassBudget& budget) {
+  for (const Op& op : region.ops) {
+    budget.Visit();
+    if (!op.site.empty()) names.insert(op.site);
+    for (const Region& nested : op.regions) AddNamesOfOperations(nested, names, budget);
+  }
+}
+
+// A policy names sites, and operations by the site that they bear.
 absl::Status CheckSites(const Program& world, const precision::Policy& policy, PassBudget& budget) {
+  if (policy.sites.empty()) return absl::OkStatus();
+  std::set<std::string> known;
   std::vector<std::string> names;
-  for (const Site& site : SitesOf(world, &budget)) names.push_back(site.name);
-  const std::unordered_set<std::string> known(names.begin(), names.end());
+  for (const Site& site : SitesOf(world, &budget)) {
+    if (known.insert(site.name).second) names.push_back(site.name);
+  }
+  std::set<std::string> borne;
+  AddNamesOfOperations(world.initial, borne, budget);
+  AddNamesOfOperations(world.step, borne, budget);
+  for (const Objective& objective : world.objectives) {
+    AddNamesOfOperations(objective.stage, borne, budget);
+    AddNamesOfOperations(objective.terminal, borne, budget);
+  }
+  for (const std::string& name : borne) {
+    if (known.insert(name).second) names.push_back(name);
+  }
   for (size_t i = 0; i < policy.sites.size(); ++i) {
     const std::string& name = policy.sites[i].first;
     if (known.count(name) != 0) continue;

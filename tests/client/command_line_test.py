@@ -15,6 +15,7 @@ from fake_server import fake, refuse  # noqa: F401
 import simgrad as sg
 from simgrad import command_arguments, command_line, report
 from simgrad.named_world import named_world
+from simgrad.request import Declaration
 from simgrad.v1 import diagnostics_pb2, program_pb2, simgrad_pb2
 
 
@@ -70,10 +71,16 @@ def test_configuration_and_policy_are_those_of_the_client():
 
 def test_numbers_become_what_the_input_is_declared_as(tmp_path):
     np.save(tmp_path / "y.npy", np.arange(4.0).reshape(2, 2))
-    assert command_arguments.array_of("0.5", 0).shape == ()
-    assert command_arguments.array_of("0.5", 1).tolist() == [0.5]
-    assert command_arguments.array_of("1,0x1p-3,-2e-1", 1).tolist() == [1, 0.125, -0.2]
-    assert command_arguments.array_of(f"@{tmp_path}/y.npy", 1).shape == (2, 2)
+    assert command_arguments.array_of("0.5", Declaration(0)).shape == ()
+    assert command_arguments.array_of("0.5", Declaration(1)).tolist() == [0.5]
+    assert command_arguments.array_of("1,0x1p-3,-2e-1", Declaration(1)).tolist() == [1, 0.125, -0.2]
+    assert command_arguments.array_of(f"@{tmp_path}/y.npy", Declaration(1)).shape == (2, 2)
+    of_bools = Declaration(0, program_pb2.ELEMENT_TYPE_BOOL)
+    of_integers = Declaration(1, program_pb2.ELEMENT_TYPE_I32)
+    assert command_arguments.array_of("true", of_bools) == 1
+    assert command_arguments.array_of("-3,0x10", of_integers) == [-3, 16]
+    with pytest.raises(ValueError, match="'0.5' is no whole number"):
+        command_arguments.array_of("0.5", of_integers)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +166,11 @@ def test_worlds_are_named_in_files_and_modules(tmp_path):
     assert [i.default_value for i in made("decay").inputs if i.name == "h"] == [0.5]
     assert [i.default_value for i in made("decay", h=0.25).inputs if i.name == "h"] == [0.25]
     assert [list(v.shape) for v in made("several", count=3.0).values][0] == [3]
+    (tmp_path / "lengths.py").write_text("arm = 4\n")
+    (tmp_path / "uses.py").write_text(
+        "import lengths, simgrad as sg\narm = sg.world(x=sg.State(lengths.arm))(lambda x: x)\n"
+    )
+    assert list(named_world(f"{tmp_path}/uses.py:arm", {}).program.values[0].shape) == [4]
     assert named_world(f"{file}:ball", {}).name == "bouncing_ball"
     assert named_world("simgrad.worlds:lennard_jones", {"particles": 3.0}).name == "lennard_jones"
     for name, config, words in (

@@ -5,7 +5,7 @@ import pytest
 from google.protobuf import any_pb2
 
 import simgrad as sg
-from simgrad import errors
+from simgrad import calls, errors
 from simgrad.v1 import error_details_pb2
 
 
@@ -97,3 +97,15 @@ def test_errors_are_also_what_python_calls_them():
 def test_nobody_at_the_target_is_unavailable():
     with sg.Client("localhost:1", timeout=20, retry=False) as client, pytest.raises(sg.Unavailable):
         client.info()
+
+
+def test_a_closed_client_says_so():
+    client = sg.Client("localhost:1")
+    client.close()
+    with pytest.raises(sg.FailedPrecondition, match="closed") as caught:
+        client.info()
+    assert caught.value.reason == "CLIENT_CLOSED"
+
+
+def test_a_timeout_of_ages_is_none():
+    assert calls.checked_timeout(1e12) == 1e9 and calls.checked_timeout(0.5) == 0.5

@@ -41,7 +41,19 @@ def test_a_whole_number_that_its_input_holds_is_sent(name, number):
     assert arrays.from_tensor(tensor.tensor).item() == number
 
 
-@pytest.mark.parametrize("value", ["1", None, 1j, [[1.0], [2.0, 3.0]]])
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint16, np.uint64])
+@pytest.mark.parametrize("name", ["i", "l", "r"])
+def test_whole_numbers_of_any_width_are_sent_where_their_input_holds_them(name, dtype):
+    (tensor,) = sent(**{name: np.array(7, dtype)}).initial
+    assert arrays.from_tensor(tensor.tensor).item() == 7
+    with pytest.raises(ValueError, match="^u: an input of u8 takes"):
+        sent(u=np.array(np.iinfo(dtype).max, dtype) if dtype != np.int8 else np.array(-1, dtype))
+
+
+MASKED = np.ma.array([1.0, 2.0], mask=[True, False])
+
+
+@pytest.mark.parametrize("value", ["1", None, 1j, [[1.0], [2.0, 3.0]], MASKED, np.longdouble(1)])
 def test_what_is_no_array_of_numbers_is_refused_with_its_name(value):
     with pytest.raises((TypeError, ValueError), match="^r: "):
         sent(r=value)
@@ -65,6 +77,10 @@ def test_options_of_a_gradient_that_mean_nothing_are_refused():
     spec = request.rollout_spec(sg.World("w"), dict, steps=0)
     with pytest.raises(ValueError, match="wrt names no input"):
         request.gradient_request(spec, dict, wrt=[])
+    with pytest.raises(TypeError, match="wrt: names of inputs, not 1"):
+        request.gradient_request(spec, dict, wrt=[1])
+    with pytest.raises(TypeError, match="weights: numbers, not an array of dtype complex128"):
+        request.gradient_request(spec, dict, weights=[1j])
     with pytest.raises(TypeError, match=r"loops\['fp'\] is a simgrad.Truncated"):
         request.gradient_request(spec, dict, loops={"fp": "implicit"})
     with pytest.raises(TypeError, match="keep is True or a simgrad.Keep"):

@@ -105,6 +105,7 @@ def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), test
     a, b = (
         types.SimpleNamespace(
             instances=3,
+            path=None,
             events={},
             absorption={},
             sites={

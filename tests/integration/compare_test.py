@@ -600,3 +600,116 @@ def test_a_browser_draws_the_report(client, tmp_path):
     # The bars of gradients: a blue of which a line of text has no such area.
     blue = np.abs(pixels - np.array([0x00, 0x72, 0xB2]) / 255).max(axis=2) < 0.01
     assert np.count_nonzero(blue) > 3000
+
+
+@sg.world
+def several(x: sg.State[2], c: sg.Config = 1.0):
+    """Two solves in a step: the first ends early, the second late."""
+
+    def run(total, start):
+        y = sg.while_loop(lambda y: y * 0.5, start, until=lambda y: y < 0.3, max_iter=30, site="halve")
+        return total + y, y
+
+    _, ends = sg.scan(run, 0.0 * x[0], np.stack([x[0] * c, x[1] / c**3]))
+    return x + 0 * ends
+
+
+@several.objective
+def both(x):
+    return np.sum(x)
+
+
+@sg.world
+def again(x: sg.State, c: sg.Config = 1.0):
+    def body(i, y):
+        over = sg.test("up", y > c)
+        return sg.where(over, sg.where(y < 1.03, y - 5.0, y - 0.01), y + 0.2)
+
+    return sg.for_loop(5, body, x)
+
+
+@again.objective
+def square(x):
+    return x * x
+
+
+@sg.world
+def largest(x: sg.State[3], c: sg.Config = 0.0):
+    return x.at[np.argmax(x + c * np.array([1.0, 0, 0]))].add(-1.0)
+
+
+@largest.objective
+def length(x):
+    return np.sum(x * x)
+
+
+@pytest.mark.parametrize(
+    "world, config, start, kind, words, decided",
+    [
+        # The first solve goes on from 2 turns to 3, the second stops after 9 instead of 12.
+        (several, 2.0, [[1.0, 1000.0]], "loop", r"the loop `halve` \(.*\) goes on at step 0", (2, 3)),
+        # True once, then false four times; false once, then true four times.
+        (again, 1.05, [1.02], "test", r"the test `up` \(.*\) does not hold at step 0", (1, 0)),
+        (largest, -1.0, [[1.0, 0.5, 0.2]], "choice", r"the choice `argmax` \(.*\) takes 1 at step 0", (0, 1)),
+    ],
+)
+def test_a_fork_is_of_the_decision_that_parts_and_not_of_its_step(
+    client, world, config, start, kind, words, decided
+):
+    result = client.compare(
+        world,
+        policies=["f64"],
+        configs=[{"c": config}],
+        steps=1,
+        initial={"x": start},
+        objective={"several": "both", "again": "square", "largest": "length"}[world.program.name],
+    )
+    [pair] = result.pairs.values()
+    fork = pair.forks.first
+    told = {"loop": "iterations", "test": "held", "choice": "chosen"}[kind]
+    assert fork.kind == kind and re.search(words, str(result.why))
+    assert (getattr(fork.reference, told), getattr(fork.other, told)) == decided
+    columns = [r.path.columns[fork.site][0, 0][fork.index] for r in result.results.values()]
+    assert tuple(int(c) for c in columns) == decided
+    facts = [s.facts for s in pair.sentences if told in s.facts][0]
+    assert (facts[f"reference_{told}"], facts[told]) == decided
+
+
+def test_a_fork_found_by_signatures_says_only_what_a_step_tells(client):
+    """Another cap is another structure of paths."""
+
+    def asked(cap):
+        @sg.world
+        def solved(x: sg.State[2]):
+            def run(total, start):
+                y = sg.while_loop(lambda y: y * 0.5, start, until=lambda y: y < 0.3, max_iter=cap, site="halve")
+                return total + y, y
+
+            return x + 0 * sg.scan(run, 0.0 * x[0], x)[1]
+
+        return solved
+
+    result = client.compare(
+        asked(30), policies=["f64"], worlds={"capped": asked(5)}, gradient=False, steps=1, initial={"x": [[1.0, 1000.0]]}
+    )
+    [pair] = result.pairs.values()
+    fork = pair.forks.first
+    assert fork.site == "halve" and fork.reference.iterations == fork.other.iterations == -1
+    assert "the loop `halve`" in str(result.why) and "decides otherwise at step 0" in str(result.why)
+
+
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_a_shared_gradient_is_one_of_each_instance_whatever_its_length(client, length):
+    @sg.world
+    def rooted(x: sg.State, k: sg.Param[length] = 0.0):
+        return x + np.sqrt(k[0]) + np.sum(k[1:])
+
+    @rooted.objective
+    def end(x):
+        return x
+
+    work = dict(steps=1, initial={"x": [1.0, 2.0, 3.0]}, params={"k": np.arange(float(length))}, objective="end")
+    result = client.compare(rooted, policies=["f64", "f32"], **work)
+    assert result.pairs["f32"].nonfinite == 3
+    with pytest.raises(ValueError, match="2 of 2 instances have states, values or gradients that are not finite: there is nothing to keep$"):
+        client.tune(rooted, bound=0.1, **work)

@@ -1,5 +1,7 @@
 """Rollouts that a server keeps: reversed without simulating again, and replayed where they are lost."""
 
+import copy
+import pickle
 import time
 
 import numpy as np
@@ -106,10 +108,47 @@ def test_what_is_wrong_is_named_by_its_field(client):
         kept.vjp({"state": {"nothing": np.ones((6, 1))}})
     assert wrong.value.field.startswith("cotangents[0].final_state[0]")
     with pytest.raises(sg.InvalidArgument) as wrong:
-        kept.vjps([{"state": {"y": np.ones((6, 1))}}, {"state": {"v": np.ones((6, 1))}}])
-    assert wrong.value.field == "cotangents[1]"
-    with pytest.raises(sg.InvalidArgument) as wrong:
         client.rollout(BALL, keep=sg.Keep(state=["nothing"]), **WORK)
     assert wrong.value.field == "keep.cotangent_final_state[0]"
     with pytest.raises(sg.FailedPrecondition, match="keep=True"):
         client.rollout(BALL, **WORK).vjp(cotangents(0))
+
+
+def test_cotangents_of_several_kinds_give_a_gradient_each(client):
+    """None is the objective alone, whether the server keeps the run or not."""
+    kept = client.rollout(BALL, keep=FOR_BOTH, **WORK)
+    of_states = sg.Cotangents({"y": np.ones((6, 1))})
+    asked = [None, cotangents(0), of_states, None, cotangents(1)]
+    expected = [client.gradient(BALL, cotangents=c, **WORK) for c in asked]
+    for is_lost in (False, True):
+        if is_lost:
+            kept.kept.handle = ""
+        made = kept.vjps(asked)
+        assert [g.replayed for g in made] == [is_lost] * len(asked)
+        for one, other in zip(made, expected):
+            assert_same(one, other)
+
+
+def test_bits_stay_bits_where_a_run_is_replayed(client):
+    kept = client.rollout(BALL, keep=True, raw=True, **{**WORK, "policy": "bf16_unsafe"})
+    reused = kept.vjp()
+    kept.kept.handle = ""
+    replayed = kept.vjp()
+    assert replayed.replayed and not reused.replayed
+    assert differences(reused, replayed) == []
+    assert replayed.state["y"].dtype == reused.state["y"].dtype == np.uint16
+    assert replayed.trajectory["v"].dtype == np.uint16
+
+
+def test_a_result_travels_between_processes_and_is_kept_no_more_there(client):
+    kept = client.rollout(BALL, keep=True, **WORK)
+    arrived = pickle.loads(pickle.dumps(kept))
+    assert differences(kept, arrived) == [] and kept.kept is not None
+    with pytest.raises(sg.FailedPrecondition, match="not kept"):
+        arrived.vjp()
+    assert copy.deepcopy(kept).kept is kept.kept
+    with pytest.raises(sg.NonFiniteError) as caught:
+        client.rollout(BALL, **{**WORK, "params": {"k": np.nan}}, on_nonfinite="raise")
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert str(error) == str(caught.value) and repr(error.certificates) == repr(caught.value.certificates)
+    assert not error.result.ok.any()

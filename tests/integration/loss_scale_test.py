@@ -117,3 +117,13 @@ def test_a_fixed_scale_has_no_state(client):
     with pytest.raises(sg.InvalidArgument) as error:
         gradient(client, sg.Policy().dynamic_loss_scale(mode="jax"))
     assert error.value.field == "spec.policy.loss_scale.dynamic.mode"
+
+
+@pytest.mark.parametrize("scale", [2.0**-127, 1e-30, 1.0366833416708354, 3.0, 1e38, 2.0**127])
+def test_a_fixed_scale_is_divided_out_by_the_inverse_of_the_specification(client, scale):
+    """The gradient is multiplied by f32(1 / f64(scale))."""
+    g = client.gradient(
+        slide, steps=2, initial={"x": 1.0}, params={"k": 1.0}, objective="end", policy=sg.Policy("f64").loss_scale(scale)
+    )
+    inverse = np.float64(np.float32(1.0 / scale))
+    assert g.params["k"] == (3.0 * scale + 3.0 * scale) * inverse and not g.skipped

@@ -118,3 +118,24 @@ def test_a_rounding_that_could_do_nothing_is_an_error(client):
         assert error.value.field == "spec.policy.roles[0].setting.rounding"
     with pytest.raises(sg.InvalidArgument, match="one of nearest_even"):
         run(client, np.ones(3), policy=sg.Policy("f32").role("state", rounding="up"))
+
+
+@sg.world
+def two_parts(x: sg.State):
+    with sg.role("solver", "fine"):
+        y = x * 1.1
+    with sg.role("solver", "coarse"):
+        z = x * 1.1
+    return y + 0 * z
+
+
+def test_a_policy_for_a_site_holds_for_what_bears_its_name(client):
+    """No loop and no test is called `coarse`."""
+
+    def state(policy):
+        return client.rollout(two_parts, steps=1, initial={"x": 1.0}, policy=policy).state["x"]
+
+    assert state(sg.Policy("f32").site("coarse", format="bf16")) == np.float32(1.1)
+    assert state(sg.Policy("f32").site("fine", format="bf16")) == np.float32(1.1015625)
+    with pytest.raises(sg.InvalidArgument, match="has no site 'corse'; its sites: coarse, fine"):
+        state(sg.Policy("f32").site("corse", format="bf16"))

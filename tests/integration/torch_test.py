@@ -180,6 +180,25 @@ else:
     )
 
 
+def test_a_list_of_tensors_that_need_gradients_is_refused_by_name(root, server):
+    run(
+        root,
+        COMMON + """
+for options in (dict(initial={"y": [y0[0], 3 * y0[0]], "v": v0}), dict(initial={"y": y0, "v": v0}, weights=[e, e, e])):
+    try:
+        simgrad.torch.rollout(client, ball, steps=4, params={"k": 1.0}, objective="final_height", **options)
+    except TypeError as error:
+        assert str(error).startswith(("y: ", "weights: ")) and "torch.stack" in str(error)
+    else:
+        raise AssertionError("a list was taken")
+with torch.no_grad():
+    simgrad.torch.rollout(client, ball, steps=4, params={"k": 1.0}, objective="final_height",
+                          initial={"y": y0, "v": v0}, weights=[e, e, e])
+""",
+        server.target,
+    )
+
+
 def test_the_torch_example_learns(root, server):
     out = run(
         root,

@@ -106,7 +106,10 @@ TEST(KeptRollout, AVjpHasTheBitsOfTheGradientAndDoesNotSimulateAgain) {
     for (int64_t i = 0; i < kInstances; ++i) vjp.add_weights(0.5 + static_cast<double>(i));
     const auto answer = Vjp(server, vjp);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
-    EXPECT_EQ(server.Series().at("simgrad_steps_total{direction=\"forward\"}"), forward_steps);
+    const auto series = server.Series();
+    EXPECT_EQ(series.at("simgrad_steps_total{direction=\"forward\"}"), forward_steps);
+    EXPECT_EQ(series.at("simgrad_batch_instances_count{direction=\"forward\"}"), 1);
+    EXPECT_EQ(series.at("simgrad_batch_instances_count{direction=\"adjoint\"}"), 1);
     const auto results = ResultsOf(answer);
     ASSERT_EQ(results.size(), 3u);
     for (int seed = 0; seed < 3; ++seed) {

@@ -259,6 +259,14 @@ std::vector<Case> PolicyCases() {
       {"LossScaleZero",
        [](auto& r) { r.mutable_spec()->mutable_policy()->mutable_loss_scale()->set_fixed(0); },
        "spec.policy.loss_scale.fixed"},
+      {"LossScaleWithoutInverse",
+       [](auto& r) {
+         r.mutable_spec()->mutable_policy()->mutable_loss_scale()->set_fixed(0x1p128);
+       },
+       "spec.policy.loss_scale.fixed", "INVALID_FIELD", "2^-127 to 2^127"},
+      {"LossScaleOfInfiniteInverse",
+       [](auto& r) { r.mutable_spec()->mutable_policy()->mutable_loss_scale()->set_fixed(1e-39); },
+       "spec.policy.loss_scale.fixed", "INVALID_FIELD", "2^-127 to 2^127"},
       {"LossScaleNan",
        [](auto& r) { r.mutable_spec()->mutable_policy()->mutable_loss_scale()->set_fixed(kNan); },
        "spec.policy.loss_scale.fixed"},

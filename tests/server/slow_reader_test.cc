@@ -109,6 +109,49 @@ TEST(SlowReader, ThatCancelsGivesWorkerAndMemoryBack) {
             1);
 }
 
+// All was computed, and most of it waits to be read.
+void ExpectLostInStream(bool expires, const std::string& lost, const std::string& outcome,
+                        const std::string& code) {
+  RunningServer server;
+  v1::RolloutRequest request = Stubborn(400, kElements, kTests);
+  request.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_INSTANCES);
+  grpc::ClientContext context;
+  if (expires) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(3));
+  }
+  auto reader = server.Rollout(&context, request);
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
+  const auto& queue = server.server().queue();
+  ASSERT_TRUE(Eventually([&] { return StepsDone(server) == 400 && queue.running() == 0; }));
+  if (!expires) context.TryCancel();
+  EXPECT_FALSE(reader->Finish().ok());
+  EXPECT_TRUE(Eventually([&] {
+    return server.Series().at("simgrad_" + lost + "{grpc_method=\"Rollout\",phase=\"stream\"}") ==
+           1;
+  }));
+  const auto series = server.Series();
+  const auto ended = [&](const std::string& how) {
+    return series.at("simgrad_rollouts_total{mode=\"rollout\",outcome=\"" + how +
+                     "\",world=\"boundary_projection\"}");
+  };
+  EXPECT_EQ(ended(outcome), 1);
+  EXPECT_EQ(ended("ok"), 0);
+  EXPECT_TRUE(Eventually([&] {
+    return server.Series().at("grpc_server_handled_total{grpc_code=\"" + code +
+                              "\",grpc_method=\"Rollout\",grpc_service=\"simgrad.v1.Simgrad\","
+                              "grpc_type=\"server_stream\"}") == 1;
+  }));
+}
+
+TEST(SlowReader, ThatLeavesAFinishedAnswerIsNoSuccess) {
+  ExpectLostInStream(false, "rpc_cancelled_total", "cancelled", "Canceled");
+}
+
+TEST(SlowReader, ThatLetsAFinishedAnswerExpireIsNoSuccess) {
+  ExpectLostInStream(true, "rpc_deadline_exceeded_total", "expired", "DeadlineExceeded");
+}
+
 TEST(SlowReader, IsCutOffByItsDeadline) {
   RunningServer server(SmallServer());
   const auto& queue = server.server().queue();

@@ -77,6 +77,11 @@ class PerStep:
         self.array = array
 
 
+def travels(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of this dtype travel as they are."""
+    return dtype.name in _DTYPE_OF_NUMPY
+
+
 def to_tensor(array: Any) -> tensor_pb2.Tensor:
     """The message that carries `array`. TypeError where its dtype cannot travel."""
     if isinstance(array, Bits):

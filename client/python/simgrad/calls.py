@@ -66,7 +66,12 @@ class Calls:
         )
 
     def new(self, message: Any, terms: Terms) -> Call:
-        """A call of its own, whose time begins now; its error names the line that `message` blames."""
+        """A call of its own, whose time begins now; its error names the line that `message` blames.
+
+        Errors: FailedPrecondition (reason CLIENT_CLOSED) once the client is closed.
+        """
+        if self.repeating.closed:
+            raise errors.FailedPrecondition("this client is closed", reason="CLIENT_CLOSED")
         explain = lambda error: add_line(error, message)
         return Call(self.repeating, terms.retry, terms.timeout, explain)
 
@@ -92,10 +97,15 @@ class Calls:
         return errors.from_rpc_error(error, self.max_message_bytes)
 
 
+# gRPC counts nanoseconds in 64 bits; this is 31 years.
+_LONGEST_TIMEOUT = 1e9
+
+
 def checked_timeout(timeout: float) -> float:
+    """The timeout that a call gets: one beyond 10^9 s is as good as none, and becomes that."""
     if not 0 < timeout < float("inf"):
         raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
-    return timeout
+    return min(timeout, _LONGEST_TIMEOUT)
 
 
 def _check_token(token: Any, name: str) -> None:

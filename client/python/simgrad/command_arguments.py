@@ -68,9 +68,9 @@ def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str,
     """Arguments of calls that `add_inputs` asks for."""
     declared = declarations_of(client.program(world).source)
 
-    def inputs(option: str, given: Sequence[str], kind: int) -> dict[str, np.ndarray]:
+    def inputs(option: str, given: Sequence[str], kind: int) -> dict[str, Any]:
         return {
-            name: array_of(text, declared.get((kind, name), Declaration(0)).rank)
+            name: array_of(text, declared.get((kind, name), Declaration(0)))
             for name, text in assignments(option, given).items()
         }
 
@@ -81,7 +81,7 @@ def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str,
         controls=inputs("control", options.control, program_pb2.INPUT_KIND_CONTROL),
         data=inputs("data", options.data, program_pb2.INPUT_KIND_DATA),
         objective=options.objective,
-        weights=None if options.weights is None else array_of(options.weights, 1),
+        weights=None if options.weights is None else array_of(options.weights, Declaration(1)),
         instances=options.instances,
         first_instance=options.first_instance,
         seed=options.seed,
@@ -122,12 +122,25 @@ def config_value(text: str) -> float | str | bool:
         return text
 
 
-def array_of(text: str, rank: int) -> np.ndarray:
-    """The numbers of `text`; a single number stays one where the input is declared as a scalar."""
+def _whole_number(text: str) -> int:
+    """An integer, or a bool as 0 or 1."""
+    if text in ("true", "false"):
+        return int(text == "true")
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise ValueError(f"{text!r} is no whole number, nor true or false") from None
+
+
+def array_of(text: str, declared: Declaration) -> Any:
+    """The numbers of `text`; a single number stays one where the input is declared as a scalar. Whole numbers
+    of integers and bools have no dtype of their own."""
     if text.startswith("@"):
         return np.asarray(np.load(text[1:], allow_pickle=False))
-    numbers = [_number(part) for part in text.split(",")]
-    return np.array(numbers[0] if rank == 0 and len(numbers) == 1 else numbers)
+    is_real = declared.element == program_pb2.ELEMENT_TYPE_REAL
+    numbers = [(_number if is_real else _whole_number)(part) for part in text.split(",")]
+    values = numbers[0] if declared.rank == 0 and len(numbers) == 1 else numbers
+    return np.array(values) if is_real else values
 
 
 def print_fields(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> None:

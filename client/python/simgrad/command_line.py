@@ -30,6 +30,7 @@ from simgrad.command_arguments import (
 from simgrad.credentials import tls
 from simgrad.local import server_binary
 from simgrad.policy import SETTINGS, Policy
+from simgrad.request import Declaration
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
 
@@ -331,7 +332,7 @@ def _cotangents(work: dict[str, Any], options: argparse.Namespace) -> dict[str, 
     for name, text in sent.items():
         initial = work["initial"].get(name)
         rank = 0 if initial is None else np.ndim(initial)
-        array = array_of(text, rank)
+        array = array_of(text, Declaration(rank))
         state[name] = array if text.startswith("@") else array[None]
     return {"state": state}
 

@@ -135,6 +135,10 @@ class NonFiniteError(SimgradError, ArithmeticError):
         self.certificates = certificates
         self.result = result
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        made_from = (str(self.args[0]), self.certificates, self.result)
+        return type(self), made_from, {"tries": self.tries, "line": self.line}
+
 
 _BY_CODE = {
     cls.code: cls

@@ -78,16 +78,28 @@ class KeptRun:
         world: World,
         spec: simgrad_pb2.RolloutSpec,
         answer: simgrad_pb2.KeptRun,
+        raw: bool,
     ):
         self.handle = answer.handle
         self.seconds = answer.seconds
         self._runs = runs
         self._world = world
         self.spec = spec
+        self._raw = raw
         self._names = _without_tensors(spec)
 
     def __repr__(self) -> str:
         return f"KeptRun(handle={self.handle!r}, seconds={self.seconds:g})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A rollout that is pickled is kept no more where it arrives."""
+        return type(None), ()
+
+    def __copy__(self) -> KeptRun:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> KeptRun:
+        return self
 
     def vjp(
         self,
@@ -121,29 +133,56 @@ class KeptRun:
             )
             for cotangent in cotangents
         ]
-        if not asked:
-            return []
-        if self.handle:
-            try:
-                found = self._runs.vjp(self._world, self, asked, on_nonfinite, terms)
-            except errors.NotFound as error:
-                if not is_gone(error):
-                    raise
-                self.handle = ""  # it does not come back
-            else:
-                return [_with_rollout(gradient, rollout) for gradient in found]
-        return [self._replayed(message, on_nonfinite, terms) for message in asked]
+        # One call has cotangents of the same names.
+        calls: dict[Any, list[int]] = {}
+        for i, message in enumerate(asked):
+            calls.setdefault(_names_in(message), []).append(i)
+        found: dict[int, results.Gradient] = {}
+        for names, places in calls.items():
+            together = [asked[i] for i in places]
+            if not any(names):  # the objective alone, which is one gradient however often it is asked for
+                together = together[:1]
+            gradients = self._found(together, on_nonfinite, terms)
+            if gradients is None:
+                found |= {i: self._replayed(asked[i], on_nonfinite, terms) for i in places}
+                continue
+            gradients = gradients if any(names) else gradients * len(places)
+            found |= {i: _with_rollout(g, rollout) for i, g in zip(places, gradients)}
+        return [found[i] for i in range(len(asked))]
+
+    def _found(
+        self, asked: Sequence[simgrad_pb2.GradientRequest], on_nonfinite: str, terms: Terms
+    ) -> list[results.Gradient] | None:
+        """The gradients of the run that the server keeps; None where it keeps it no more."""
+        if not self.handle:
+            return None
+        try:
+            return self._runs.vjp(self._world, self, asked, on_nonfinite, terms)
+        except errors.NotFound as error:
+            if not is_gone(error):
+                raise
+            self.handle = ""  # it does not come back
+            return None
 
     def _replayed(
         self, message: simgrad_pb2.GradientRequest, on_nonfinite: str, terms: Terms
     ) -> results.Gradient:
         message.spec.CopyFrom(self.spec)
         stream = self._runs.stream(
-            "Gradient", self._world, message, terms, on_nonfinite=on_nonfinite
+            "Gradient", self._world, message, terms, on_nonfinite=on_nonfinite, raw=self._raw
         )
         gradient = cast(results.Gradient, stream.result)
         gradient.replayed = True
         return gradient
+
+
+def _names_in(message: simgrad_pb2.GradientRequest) -> tuple[frozenset[str], frozenset[str]]:
+    """The states and observables that the cotangents of a request name."""
+    sent = message.cotangents
+    return (
+        frozenset(t.name for c in sent for t in c.final_state),
+        frozenset(t.name for c in sent for t in c.trajectory),
+    )
 
 
 def _without_tensors(spec: simgrad_pb2.RolloutSpec) -> simgrad_pb2.RolloutSpec:

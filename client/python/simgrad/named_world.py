@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import runpy
+import sys
 from typing import Any, Mapping
 
 from simgrad.world import World
@@ -45,6 +47,7 @@ def _configured(text: str, world: World, config: Mapping[str, Any]) -> World:
 
 def _members(source: str) -> Mapping[str, Any]:
     if source.endswith(".py"):
+        sys.path.insert(0, os.path.dirname(os.path.abspath(source)))  # as Python does for a script
         return runpy.run_path(source)
     try:
         return vars(importlib.import_module(source))

@@ -156,7 +156,12 @@ def distinct(objectives: Sequence[str]) -> Sequence[str]:
 
 
 def _weights(weights: Any) -> np.ndarray | None:
-    return None if weights is None else np.asarray(weights, np.float64).ravel()
+    if weights is None:
+        return None
+    array = np.asarray(weights)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"weights: numbers, not an array of dtype {array.dtype}")
+    return array.astype(np.float64).ravel()
 
 
 def rollout_request(
@@ -221,6 +226,8 @@ def gradient_request(
     if wrt is not None and not wrt:
         raise ValueError("wrt names no input: name one, or leave it out for all that have a gradient")
     for name in wrt or ():
+        if not isinstance(name, str):
+            raise TypeError(f"wrt: names of inputs, not {name!r}")
         request.wrt.append(input_name(name, spec, declarations))
     return request
 
@@ -347,6 +354,8 @@ def _named_tensor(
     if per_step:
         value = value.array
     if not isinstance(value, arrays.Bits):
+        if np.ma.is_masked(value):
+            raise TypeError(f"{name}: a masked array lacks numbers; say which by value.filled(...)")
         is_array = isinstance(value, (np.ndarray, np.generic))
         try:
             value = np.asarray(value)
@@ -359,11 +368,11 @@ def _named_tensor(
             is_real = element == program_pb2.ELEMENT_TYPE_REAL
             if is_real and ((value > LARGEST_WHOLE) | (value < -LARGEST_WHOLE)).any():
                 raise ValueError(f"{name}: whole numbers beyond 2^53 are not exact as reals; send floats")
-            if is_real or not is_array:
+            if is_real or not is_array or not arrays.travels(value.dtype):
                 if not holds(element, value):
                     raise ValueError(f"{name}: an input of {element_name(element)} takes {range_of(element)}")
                 value = value.astype(dtype_of(element))
-        elif value.dtype.kind not in "fb":
+        elif not arrays.travels(value.dtype):
             raise TypeError(f"{name}: numbers or an array of them, not an array of dtype {value.dtype}")
     stepped = kind in (program_pb2.INPUT_KIND_CONTROL, program_pb2.INPUT_KIND_DATA)
     if stepped and not per_step and len(value.shape) >= 2:

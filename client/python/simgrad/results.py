@@ -275,8 +275,8 @@ class Rollout:
         )[0]
 
     def vjps(self, cotangents: Sequence[OneCotangent], **options: Any) -> list[Gradient]:
-        """As `vjp`, for several cotangents in one call: a gradient for each, in their order. All of
-        them name the same states and observables."""
+        """As `vjp`, for several cotangents: a gradient for each, in their order; None is the objective alone.
+        Those that name the same states and observables are asked for in one call."""
         if self.kept is None:
             raise errors.FailedPrecondition(
                 "this rollout was not kept: ask for it with keep=True", reason="NOT_KEPT"

@@ -69,7 +69,7 @@ class Runs:
 
         def finish(result: results.Rollout) -> None:
             if keep:
-                result.kept = KeptRun(self, world, message.spec, stream.kept)
+                result.kept = KeptRun(self, world, message.spec, stream.kept, raw)
             _finish(result, world, on_nonfinite)
 
         call = self.calls.new(message, terms)

@@ -87,7 +87,7 @@ def rollout(
       an objective with weights that are not 1. It simulates again, to the same bits, where the loss leaves out
       a recorded observable, or of a rollout with an objective reads states or trajectories alone.
     Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor was
-      changed in place in between.
+      changed in place in between; TypeError for a list of tensors that need gradients.
     """
     if options.get("raw"):
         raise ValueError("raw=True gives bits, and a tensor holds numbers: use Client.rollout")
@@ -99,6 +99,8 @@ def rollout(
         controls.update({n: data.pop(n) for n in moved})
     groups = {"initial": initial or {}, "params": params, "controls": controls}
     inputs = [(group, name, value) for group in _GROUPS for name, value in groups[group].items()]
+    for name, value in [*((n, v) for _, n, v in inputs), *data.items(), ("weights", weights)]:
+        _check_list(name, value)
     found = [_tensor_in(value) for _, _, value in inputs]
     tensors = [t for t in found if t is not None]
     if policy is None and any(
@@ -330,6 +332,16 @@ def _tensor_in(value: Any) -> torch.Tensor | None:
     if isinstance(value, PerStep):
         value = value.array
     return value if isinstance(value, torch.Tensor) else None
+
+
+def _check_list(name: str, value: Any) -> None:
+    """Raises TypeError for a list of tensors that needs a gradient: it would get none."""
+    if isinstance(value, PerStep):
+        value = value.array
+    for part in value if isinstance(value, (list, tuple)) else ():
+        if isinstance(part, torch.Tensor) and _needs_gradient(part):
+            raise TypeError(f"{name}: a list of tensors has no gradient; send one tensor, as of torch.stack")
+        _check_list(name, part)
 
 
 def _to_wire(value: Any) -> Any:

@@ -115,7 +115,7 @@ std::vector<double> Merged(const std::vector<WorkResult>& shards, const Work& wo
   }
   std::vector<double> sums =
       precision::MergeAlignedNodes(std::move(nodes), width, setting.accumulator);
-  const float inverse = precision::InverseLossScale(static_cast<float>(shards[0].loss_scale));
+  const float inverse = precision::InverseLossScale(shards[0].loss_scale);
   for (double& sum : sums) {
     sum = precision::Unscale(setting.format, precision::RoundTo(setting.format, sum), inverse);
   }

@@ -266,7 +266,7 @@ TEST_P(WeightsTest, HaveNodesThatMergeWhereShardsAreCutBetweenBlocks) {
     const size_t n = name == "w" ? kWidth : 1;
     std::vector<double> merged = precision::MergeAlignedNodes(nodes[name], n, setting.accumulator);
     const auto& policy = work.batch.program->policy;
-    const float inverse = precision::InverseLossScale(static_cast<float>(policy.loss_scale));
+    const float inverse = precision::InverseLossScale(policy.loss_scale);
     for (double& x : merged) {
       x = precision::Unscale(setting.format, precision::RoundTo(setting.format, x), inverse);
     }

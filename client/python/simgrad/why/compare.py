@@ -174,7 +174,7 @@ def compare(
             if reference.steps == other.steps:
                 forks = forks_of(work, reference, other, runs)
             parts = _split(work, reference, other, runs, forks, recorder) if divide else None
-            pairs[other.name] = pair_of(reference.name, other.name, runs, forks, parts)
+            pairs[other.name] = pair_of(work, reference.name, other.name, runs, forks, parts)
     return Comparison(reference.name, results, pairs, calls.count)
 
 
@@ -202,6 +202,7 @@ def _split(
 
 
 def pair_of(
+    work: Work,
     reference: str,
     other: str,
     runs: tuple[Rollout, Rollout],
@@ -226,7 +227,7 @@ def pair_of(
         else {},
         split=split,
         sentences=[],
-        nonfinite=int(np.count_nonzero(nonfinite_instances(a))),
+        nonfinite=int(np.count_nonzero(nonfinite_instances(a, work.own))),
     )
     pair.sentences = sentences(pair)
     return pair

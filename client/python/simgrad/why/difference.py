@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping
+from typing import Container, Mapping
 
 import numpy as np
 
@@ -108,19 +108,19 @@ def gradient_differences(reference: Gradient, other: Gradient) -> dict[str, Grad
     return found
 
 
-def nonfinite_instances(result: Rollout) -> np.ndarray:
+def nonfinite_instances(result: Rollout, own: Mapping[str, Container[str]]) -> np.ndarray:
     """[N] bool: whether an instance has a state, a value or a gradient that is not finite. A gradient that
-    all instances share is one of each."""
+    all instances share is one of each. `own`: as Work.own."""
     bad = np.zeros(result.instances, bool)
-    arrays = [*result.state.values(), result.values]
+    arrays = [(a, True) for a in (*result.state.values(), result.values)]
     if isinstance(result, Gradient):
-        arrays += gradients_by_name(result).values()
-    for array in arrays:
+        for group in _WORDS:
+            arrays += [(a, name in own[group]) for name, a in getattr(result, group).items()]
+    for array, has_rows in arrays:
         if array is None or not np.issubdtype(np.asarray(array).dtype, np.floating):
             continue
         off = ~np.isfinite(array)
-        is_shared = off.ndim == 0 or len(off) != result.instances
-        bad |= off.any() if is_shared else off.reshape(len(off), -1).any(axis=1)
+        bad |= off.reshape(len(off), -1).any(axis=1) if has_rows else off.any()
     return bad
 
 

@@ -17,9 +17,15 @@ from simgrad.why.work import Variant, Work
 class Side:
     """One of two runs at a fork: what it did in the instance and the step of the fork.
 
+    A site may decide several times in a step: for each element, and in each turn of loops around it. Where paths
+    are known, what is told is of the decision that parts, and else of the step.
+
     Attributes:
-      iterations, reason: of a loop: how often it turned, and why it stopped; -1 and "" for another test.
-      held: of a test that is no loop's: elements for which it held; -1 for a loop, and where it is not told.
+      iterations: of a loop, the turns of the run that parts; -1 where that is not known, or it is no loop.
+      reason: of a loop that ran once in the step, why it stopped; else "".
+      held: of a test that is no loop's: 1 where the decision that parts held, else 0; where that is not known, how
+        many of the `checks` held; -1 for others.
+      chosen: of a choice, the index that was chosen; -1 for others, and where it is not known.
       margin, margin_ulps: a - b of a test of this site in this step, and its distance in ulps; inf where none is
         told. `exact`: it is that of the decision that parts; else that of the test nearest to its threshold.
       checks: how many tests of this site there were in this step.
@@ -34,6 +40,7 @@ class Side:
     exact: bool
     checks: int
     test: str = ""
+    chosen: int = -1
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Fork:
       instance: index in the request; instance_id: its id.
       step: the first step whose decisions differ. site: whose. line: of the user's file, or "".
       index: of an element of the site, loops around it first; () where it is not known, or the site has one.
-      kind: "loop" or "test".
+      kind: "loop", "test", or "choice" (of an index by reals).
       reference, other: what the two runs did there.
     """
 
@@ -216,6 +223,7 @@ def look_closely(
     sides = [_side(run, name, kind, step) for run in (a, b)]
     if recorded:
         for k, (variant, own, their) in enumerate(zip(variants, (a, b), (b, a))):
+            sides[k] = _decided(sides[k], own, name, kind, step, index)
             follows = not own.program.policy.rounds_by_chance
             if not sides[k].exact and follows and their.path is not None:
                 work.calls.expect(count)
@@ -228,9 +236,23 @@ def look_closely(
     return Fork(instance, int(work.ids[instance]), step, name, line, index, kind, *sides)
 
 
+_KINDS = {"count": "loop", "test": "test", "choice": "choice"}
+
+
 def _kind(run: Rollout, site: str) -> str:
     layout = run.path.layout if run.path is not None else ()
-    return "loop" if any(c.site == site and c.kind == "count" for c in layout) else "test"
+    return next((_KINDS[c.kind] for c in layout if c.site == site), "test")
+
+
+def _decided(
+    side: Side, run: Rollout, site: str, kind: str, step: int, index: tuple[int, ...]
+) -> Side:
+    """The side with the decision that parts, as its path has it."""
+    assert run.path is not None
+    outcome = int(run.path.columns[site][0, step][index])
+    if kind == "loop":
+        return replace(side, iterations=outcome)
+    return replace(side, chosen=outcome) if kind == "choice" else replace(side, held=outcome)
 
 
 def _exact(side: Side, forced: Rollout, site: str, step: int) -> Side:
@@ -267,9 +289,10 @@ def _side(run: Rollout, name: str, kind: str, step: int) -> Side:
     loop, event = run.sites.get(name), run.events.get(name)
     if kind == "loop" and loop is not None:
         reasons = [*loop.reasons[step].tolist(), int(loop.counter[step])]
+        ran_once = int(loop.runs[step]) == 1
         return Side(
-            iterations=int(loop.iterations_max[step]),
-            reason=REASONS[int(np.argmax(reasons))] if any(reasons) else "",
+            iterations=int(loop.iterations_max[step]) if ran_once else -1,
+            reason=REASONS[int(np.argmax(reasons))] if ran_once and any(reasons) else "",
             held=-1,
             margin=float(loop.margin[step]),
             margin_ulps=float(loop.margin_ulps[step]),
@@ -282,7 +305,7 @@ def _side(run: Rollout, name: str, kind: str, step: int) -> Side:
     return Side(
         iterations=-1,
         reason="",
-        held=int(event.count[step]),
+        held=-1 if kind == "choice" else int(event.count[step]),
         margin=float(event.margin[step]),
         margin_ulps=float(event.margin_ulps[step]),
         exact=int(event.checks[step]) == 1,

@@ -75,26 +75,37 @@ def cause(fork: Fork, reference: str, whose: str = "") -> tuple[str, dict[str, A
     line = f" ({fork.line})" if fork.line else ""
     if fork.kind == "loop":
         facts.update(iterations=mine.iterations, reference_iterations=theirs.iterations)
-        does, instead = _of_loop(mine, theirs)
-        return f"the loop `{fork.site}`{line} {does} {at}, where {reference} {instead}", facts
+        did = _of_loop(mine, theirs)
+        if did is None:
+            return f"the loop `{fork.site}`{line} decides otherwise {at}", facts
+        return f"the loop `{fork.site}`{line} {did[0]} {at}, where {reference} {did[1]}", facts
+    name = f"the {fork.kind} `{fork.site}`{line}"
+    if fork.kind == "choice":
+        facts.update(chosen=mine.chosen, reference_chosen=theirs.chosen)
+        return f"{name} takes {mine.chosen} {at}, where {reference} takes {theirs.chosen}", facts
     facts.update(held=mine.held, reference_held=theirs.held)
     if -1 in (mine.held, theirs.held) or mine.held == theirs.held:
-        return f"the test `{fork.site}`{line} decides otherwise {at}", facts
+        return f"{name} decides otherwise {at}", facts
     if mine.held + theirs.held == 1:
         does, instead = ("holds", "does not") if mine.held else ("does not hold", "does")
-        return f"the test `{fork.site}`{line} {does} {at}, where that of {reference} {instead}", facts
+        return f"{name} {does} {at}, where that of {reference} {instead}", facts
+    facts.update(checks=mine.checks, reference_checks=theirs.checks)
     return (
-        f"the test `{fork.site}`{line} holds for {mine.held} elements {at}, where that of {reference} "
-        f"holds for {theirs.held}",
+        f"{name} holds in {mine.held} of {mine.checks} evaluations {at}, where that of {reference} holds in "
+        f"{theirs.held} of {theirs.checks}",
         facts,
     )
 
 
-def _of_loop(mine: Side, theirs: Side) -> tuple[str, str]:
-    if mine.iterations < theirs.iterations:
-        return "stops", "goes on"
-    if mine.iterations > theirs.iterations:
-        return "goes on", "stops"
+def _of_loop(mine: Side, theirs: Side) -> tuple[str, str] | None:
+    """The words for what both loops did; None where it is unknown."""
+    if -1 not in (mine.iterations, theirs.iterations):
+        if mine.iterations < theirs.iterations:
+            return "stops", "goes on"
+        if mine.iterations > theirs.iterations:
+            return "goes on", "stops"
+    if mine.reason == theirs.reason or not (mine.reason and theirs.reason):
+        return None
     return f"ends as {mine.reason}", f"ends as {theirs.reason}"
 
 
@@ -153,13 +164,23 @@ def _all_alike(pair: Pair, forks: Forks, first: Fork) -> bool:
         return True
     if (forks.step != step).any():
         return False
-    theirs, mine = (r.sites.get(first.site) for r in (pair.reference_result, pair.other_result))
+    runs = (pair.reference_result, pair.other_result)
+    paths = [r.path for r in runs if r.path is not None and first.site in r.path.columns]
+    if len(paths) == 2:
+        before, now = (
+            np.moveaxis(p.columns[first.site][:, step], 0, -1)[first.index].astype(np.int64)
+            for p in paths
+        )
+        if first.kind == "loop":
+            return bool((np.sign(now - before) == np.sign(now - before)[first.instance]).all())
+        return bool((before == before[first.instance]).all() and (now == now[first.instance]).all())
+    theirs, mine = (r.sites.get(first.site) for r in runs)
     if first.kind == "loop" and theirs is not None and mine is not None:
         return bool(
             mine.iterations_max[step] < theirs.iterations_min[step]
             or mine.iterations_min[step] > theirs.iterations_max[step]
         )
-    tests = [r.events.get(first.site) for r in (pair.reference_result, pair.other_result)]
+    tests = [r.events.get(first.site) for r in runs]
     held = (first.reference.held, first.other.held)
     return all(t is not None and t.count[step] == number * h for t, h in zip(tests, held))
 

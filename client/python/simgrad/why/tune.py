@@ -226,11 +226,11 @@ def tune(
         for name, sample in samples.items():
             calls.expect(2 * steps)
             truth = sample.gradient(variant, diagnostics="off")
-            bad, number = np.count_nonzero(nonfinite_instances(truth)), truth.instances
+            bad, number = np.count_nonzero(nonfinite_instances(truth, sample.own)), truth.instances
             if bad:
                 raise ValueError(
                     f"reference: {bad} of {number} instances have states, values or gradients that are not finite: "
-                    "there is nothing to keep; leave them out"
+                    "there is nothing to keep" + ("; leave them out" if bad < number else "")
                 )
             searches[name] = _Search(
                 sample, variant, truth, knobs, weighed, keep, bound, name, tried, {}
