@@ -57,7 +57,7 @@ SIMGRAD_HD inline LossScale NextLossScale(const LossScaleRule& rule, LossScale s
   int64_t clean = 0;
   if (!all_finite) {
     scale = static_cast<float>(Mul(Format::kF32, static_cast<double>(scale), rule.backoff));
-  } else if (state.clean + 1 < rule.interval) {
+  } else if (state.clean < rule.interval - 1) {
     clean = state.clean + 1;
   } else {
     const double grown = Mul(Format::kF32, static_cast<double>(scale), rule.growth);

@@ -1,6 +1,8 @@
 #include "server/conversion/loss_scaler.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "server/validation/request_error.h"
@@ -94,7 +96,9 @@ v1::DynamicLossScale NextScaler(const v1::DynamicLossScale& scaler, bool is_clea
   const precision::LossScale next = precision::NextLossScale(
       rule, {static_cast<float>(ScaleOf(scaler)), scaler.clean()}, is_clean);
   v1::DynamicLossScale out;
-  out.set_scale(static_cast<double>(next.scale));
+  // 0 says "the first scale". PyTorch's scale comes to 0 after some 170 skips, and stays there.
+  const float scale = std::max(next.scale, std::numeric_limits<float>::denorm_min());
+  out.set_scale(static_cast<double>(scale));
   out.set_clean(next.clean);
   out.set_mode(rule.mode == LossScaleMode::kPytorch ? kTorch : kGuarded);
   out.set_growth(rule.growth);

@@ -179,9 +179,9 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     if (!absl::IsInvalidArgument(lowered.status())) {
       return compilation.StatusOf(lowered.status(), "");
     }
-    // The loops of a gradient stand beside its spec.
-    const bool of_loops = sim::FieldOf(lowered.status()).starts_with("loops");
-    return compilation.StatusOf(sim::InField(of_loops ? "" : field, lowered.status()),
+    // The loops of a gradient stand beside its spec, those of a kept rollout in `keep`.
+    const bool is_beside = field == "spec" && sim::FieldOf(lowered.status()).starts_with("loops");
+    return compilation.StatusOf(sim::InField(is_beside ? "" : field, lowered.status()),
                                 "INVALID_FIELD");
   }
   on_lookup_(Lookup::kMiss);

@@ -1,5 +1,6 @@
 #include "server/conversion/world.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/conversion/program_from_proto.h"
 #include "server/validation/request_error.h"
@@ -29,10 +30,22 @@ sim::Config ConfigFromProto(const v1::World& world) {
   return config;
 }
 
+// The program of a configuration that asks for more than a program may be: its places are none of
+// the message's, so that the configuration is named.
+absl::Status BeyondLimit(const absl::Status& status, const std::string& field) {
+  const std::string path = sim::FieldOf(status);
+  std::string message(status.message());
+  if (message.rfind(path + ": ", 0) == 0) message.erase(0, path.size() + 2);
+  const bool of_loops = absl::EndsWith(path, ".max_iter");
+  return validation::LimitExceeded(
+      absl::StrCat(field, ".config[", of_loops ? "max_iter" : "elements", "]"), message);
+}
+
 // Worlds name "config.tol"; in the message it is an entry of a map, "config[tol]".
 absl::Status InWorld(const absl::Status& status, const std::string& field) {
   const std::string path = sim::FieldOf(status);
   const std::string prefix = "config.";
+  if (sim::IsLimit(status) && path.rfind(prefix, 0) != 0) return BeyondLimit(status, field);
   if (path.rfind(prefix, 0) != 0) {
     return validation::WithReason(sim::InField(field, status), "INVALID_FIELD");
   }
@@ -64,9 +77,8 @@ absl::StatusOr<sim::Program> WorldFromProto(const v1::World& world, const std::s
   if (!world.has_program()) {
     auto program = BuiltIn(world, field);
     if (!program.ok()) return program;
-    // A configuration may ask for more than a program may be (elements, max_iter).
     if (absl::Status status = sim::Verify(*program, limits); !status.ok()) {
-      return validation::WithReason(sim::InField(field, status), "LIMIT_EXCEEDED");
+      return BeyondLimit(status, field);
     }
     return program;
   }

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/validation/request_error.h"
 
@@ -128,6 +130,14 @@ struct Frame {
   std::set<std::string> keys = {};         // of the maps in it
 };
 
+// The key as a path shows it: what is not printable ASCII is escaped, since an error is UTF-8.
+std::string Readable(const std::string& key) {
+  const bool is_plain = std::all_of(key.begin(), key.end(), [](char c) {
+    return absl::ascii_isprint(static_cast<unsigned char>(c));
+  });
+  return is_plain ? key : absl::CHexEscape(key);
+}
+
 std::string PathOf(const Frame& frame) {
   if (frame.outer == nullptr) return "";
   std::string path = PathOf(*frame.outer);
@@ -135,7 +145,8 @@ std::string PathOf(const Frame& frame) {
   // The value of an entry is the entry itself to the reader of a path.
   if (frame.outer->facts->map_entry) return path;
   absl::StrAppend(&path, path.empty() ? "" : ".", field->name());
-  if (field->is_map() && !frame.key.empty()) return absl::StrCat(path, "[", frame.key, "]");
+  if (field->is_map() && !frame.key.empty())
+    return absl::StrCat(path, "[", Readable(frame.key), "]");
   if (field->is_repeated()) absl::StrAppend(&path, "[", frame.index, "]");
   return path;
 }

@@ -10,6 +10,9 @@
 namespace simgrad::sim {
 namespace {
 
+// More steps than any run has, and few enough to add to.
+constexpr int64_t kLongestInterval = int64_t{1} << 61;
+
 absl::Status Exhausted(int64_t needed, int64_t budget) {
   return absl::ResourceExhaustedError(absl::StrCat("the adjoint needs ", needed,
                                                    " bytes for checkpoints and tapes; the budget"
@@ -23,7 +26,7 @@ Checkpoints::Checkpoints(Run& run, int64_t interval, const ReversalBudget& budge
                          ReserveCallback reserve)
     : run_(run),
       chosen_(interval <= 0),
-      interval_(interval > 0 ? interval : kFirstCheckpointInterval),
+      interval_(interval > 0 ? std::min(interval, kLongestInterval) : kFirstCheckpointInterval),
       budget_(budget),
       reserve_(std::move(reserve)),
       saved_bytes_(run.SavedBytes()) {}

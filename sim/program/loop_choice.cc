@@ -36,28 +36,28 @@ absl::Status CheckNumbers(const LoopChoice& choice, const std::string& field) {
   constexpr int64_t kMostIterations = 100'000;
   constexpr int64_t kMostRestart = 512;
   if (!(choice.tol >= 0) || !std::isfinite(choice.tol)) {
-    return FieldError(field + ".tol",
+    return FieldError(field + ".implicit.tol",
                       "must be positive and finite, or 0, which leaves it to the server");
   }
   if (choice.max_iter < 1 || choice.max_iter > kMostIterations) {
-    return FieldError(field + ".max_iter",
+    return FieldError(field + ".implicit.max_iter",
                       absl::StrCat(choice.max_iter, " is not in 1 to ", kMostIterations));
   }
   if (choice.restart != 0 && choice.solver != LoopChoice::Solver::kGmres) {
-    return FieldError(field + ".restart", "is of solver gmres alone; leave it out");
+    return FieldError(field + ".implicit.restart", "is of solver gmres alone; leave it out");
   }
   if (choice.restart < 0 || choice.restart > kMostRestart) {
-    return FieldError(field + ".restart",
+    return FieldError(field + ".implicit.restart",
                       absl::StrCat(choice.restart, " is not in 1 to ", kMostRestart,
                                    "; 0 leaves it to the server"));
   }
   if (choice.solver == LoopChoice::Solver::kGmres && choice.max_iter < 2) {
     return FieldError(
-        field + ".max_iter",
+        field + ".implicit.max_iter",
         "must be at least 2 with solver gmres, whose last turn looks at the residual");
   }
   if (!(choice.damping >= 0) || !std::isfinite(choice.damping)) {
-    return FieldError(field + ".damping", "must be at least 0 and finite");
+    return FieldError(field + ".implicit.damping", "must be at least 0 and finite");
   }
   return absl::OkStatus();
 }

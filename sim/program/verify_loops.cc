@@ -18,8 +18,10 @@ absl::Status Verifier::MayEnterLoop(ValueId id, const std::string& field) const 
 absl::Status Verifier::CheckCap(int64_t cap, int64_t lowest, const std::string& field,
                                 int64_t& iterations) {
   if (cap < lowest || cap > limits_.max_loop_iterations) {
-    return FieldError(field + ".max_iter", absl::StrCat(cap, " is not in ", lowest, " to ",
-                                                        limits_.max_loop_iterations));
+    const std::string message =
+        absl::StrCat(cap, " is not in ", lowest, " to ", limits_.max_loop_iterations);
+    return cap < lowest ? FieldError(field + ".max_iter", message)
+                        : LimitError(field + ".max_iter", message);
   }
   iterations *= std::max<int64_t>(cap, 1);
   if (iterations > limits_.max_nested_iterations) {

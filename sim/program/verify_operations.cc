@@ -218,9 +218,9 @@ absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {
         return FieldError(field + ".literal", "an infinite number is a real");
       }
       if (!Holds(element, x)) {
-        return FieldError(field + ".literal", absl::StrCat(x, " is not a number that ",
+        return FieldError(field + ".literal", absl::StrCat(x, " is no whole number of ",
                                                            std::string(ElementTypeName(element)),
-                                                           " holds, or not exactly"));
+                                                           " between -2^53 and 2^53"));
       }
     }
   }

@@ -352,7 +352,7 @@ def test_many_numbers_that_do_not_contract_are_solved_by_gmres(client):
         ask(sg.Implicit("lu"))
     with pytest.raises(sg.InvalidArgument, match="513 is not in 1 to 512") as caught:
         ask(sg.Implicit("gmres", restart=513))
-    assert caught.value.field == "loops[0].restart"
+    assert caught.value.field == "loops[0].implicit.restart"
 
 
 def test_a_loop_that_is_not_there_is_named(client):

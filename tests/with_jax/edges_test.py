@@ -124,3 +124,85 @@ def test_a_counter_beside_a_test_is_no_site(client):
     world = simgrad.jax.world(step, state={"x": np.ones(4)})
     answer = client.rollout(world, steps=3, initial={"x": np.ones((2, 4))}, policy="f64")
     assert [event.count.tolist() for event in answer.events.values()] == [[12, 12, 12]]
+
+
+def test_an_author_whose_rule_adds_to_the_cotangent_is_said_to_be_left_out(client):
+    """Its linear part alone would be another derivative than JAX's, and than that of the function."""
+
+    @jax.custom_vjp
+    def pulled(x):
+        return jnp.sin(x)
+
+    pulled.defvjp(lambda x: (pulled(x), x), lambda x, g: (g * jnp.cos(x) + 0.2 * jnp.sign(x),))
+    with pytest.warns(UserWarning, match="edges_test.py:.*gives more than 0 for a cotangent of 0"):
+        world = world_of(pulled)
+    g = client.gradient(world, steps=1, initial={"x": np.array([0.3])}, objective="x", policy="f64")
+    np.testing.assert_allclose(g.initial["x"], np.cos([0.3]), rtol=1e-14)
+    assert any("gives more than 0" in line for line in str(world.report()).splitlines())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_loop_under_vmap_turns_until_all_are_done_and_keeps_those_that_are(client, count):
+    def grown(x):
+        return lax.while_loop(lambda c: c[0] < 2.0, lambda c: (c[0] * 1.4 + 0.1, c[1] + 1), (x, 0))
+
+    def step(state):
+        x, turns = jax.vmap(grown)(state["x"])
+        return {"x": 0.5 * x, "turns": state["turns"] + turns}
+
+    start = {"x": np.linspace(0.1, 3.0, count), "turns": np.zeros(count, np.int64)}
+    world = simgrad.jax.world(step, state=start, max_iter={"grown": 20})
+    result = client.rollout(world, steps=2, initial={k: v[None] for k, v in start.items()}, policy="f64")
+    expected = step(step({k: jnp.asarray(v) for k, v in start.items()}))
+    np.testing.assert_allclose(result.state["x"][0], expected["x"], rtol=1e-14)
+    assert result.state["turns"][0].tolist() == expected["turns"].tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint8, np.int32, np.int64])
+def test_shifts_to_the_right_are_those_of_jax(client, dtype):
+    top = int(np.iinfo(dtype).max)
+    numbers = np.array([0, 1, 5, top, top - 1, top // 2 + 1], dtype)
+    counts = np.array([0, 1, 3, 31, 7, 40], dtype)
+
+    def step(state):
+        n = state["n"]
+        shifted = {"a": lax.shift_right_arithmetic(n, counts), "l": lax.shift_right_logical(n, counts)}
+        return {"n": n * 2, **{k: state[k] + x for k, x in shifted.items()}}
+
+    start = {"a": np.zeros(6, dtype), "l": np.zeros(6, dtype), "n": numbers}
+    world = simgrad.jax.world(step, state=start)
+    result = client.rollout(world, steps=1, initial={k: x[None] for k, x in start.items()})
+    expected = step({k: jnp.asarray(x) for k, x in start.items()})
+    for name in ("a", "l"):
+        assert result.state[name][0].tolist() == expected[name].tolist(), name
+
+
+def test_a_force_of_an_energy_with_a_branch(client):
+    def energy(x):
+        return lax.cond(x > 1.0, lambda y: jnp.sin(y), lambda y: y * y, x)
+
+    force = jax.grad(energy)
+    np.testing.assert_allclose(values_of(client, force, [0.5, 2.0]), [1.0, np.cos(2.0)], rtol=1e-14)
+
+
+@pytest.mark.parametrize("number", [1.5, 2**33, -1e12])
+def test_a_number_that_an_integer_leaf_does_not_hold_is_refused(client, number):
+    world = simgrad.jax.world(lambda state: {"n": state["n"] + 1}, state={"n": np.int32(0)})
+    with pytest.raises(ValueError, match="n: an input of int32 does not hold"):
+        client.rollout(world, steps=1, initial={"n": number})
+
+
+def test_a_python_integer_beyond_i32_says_what_to_write():
+    with pytest.raises(ValueError, match=r"np.int64\(8589934592\)"):
+        simgrad.jax.world(lambda state: {"n": state["n"] + 1}, state={"n": 2**33})
+
+
+def test_a_hessian_of_a_world_without_controls_and_with_a_counter(client):
+    world = simgrad.jax.world(
+        lambda state, params: {"x": state["x"] * params["k"], "n": state["n"] + 1},
+        state={"x": np.float64(0.0), "n": np.int32(0)}, params={"k": np.float64(1.0)},
+        objective={"x": lambda state: state["x"]})  # fmt: skip
+    found = client.hessian_vector(
+        world, {"params": {"k": 1.0}}, steps=3, initial={"x": 2.0, "n": 0}, params={"k": 1.5}, objective="x", policy="f64"
+    )
+    np.testing.assert_allclose(found.params["k"], 2.0 * 6 * 1.5, rtol=1e-6)

@@ -133,7 +133,9 @@ class _Differences:
         """The inputs x + by v."""
         moved: dict[str, dict[str, Any]] = {}
         for group, arrays in self.inputs.items():
-            moved[group] = dict(arrays or {})
+            if arrays is None:
+                continue
+            moved[group] = dict(arrays)
             for name, direction in self.directions.get(group, {}).items():
                 moved[group][name] = _shifted(moved[group][name], direction, by)
         return moved
@@ -225,6 +227,7 @@ def hessian_vector(
         group: {
             name: (np.asarray(g, np.float64) - getattr(below, group)[name]) / (2 * step)
             for name, g in getattr(above, group).items()
+            if g is not None
         }
         for group in GROUPS
     }

@@ -26,6 +26,9 @@ def written(module: Any, x: Expression, weight: Weight, path: str = "") -> Expre
     return _LAYERS[type(module)](module, x, weight, _called(module, path))
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def check(module: Any, path: str = "") -> None:
     """Raises TypeError for a module that has no translation, and names it."""
     called = _called(module, path)
@@ -35,8 +38,10 @@ def check(module: Any, path: str = "") -> None:
     elif type(module) not in _LAYERS:
         supported = ", ".join(sorted(layer.__name__ for layer in (nn.Sequential, *_LAYERS)))
         raise TypeError(f"{called} has no translation into a world; there is one of {supported}")
-    if getattr(module, "_forward_hooks", None) or getattr(module, "_forward_pre_hooks", None):
+    if any(getattr(module, hooks, None) for hooks in _HOOKS):
         raise TypeError(f"{called} has hooks, which would not run in a world")
+    if "forward" in vars(module):
+        raise TypeError(f"{called} has a forward of its own, which would not run in a world")
     if type(module) is nn.GELU and module.approximate not in ("none", "tanh"):
         raise TypeError(f"{called}: approximate is none or tanh")
 

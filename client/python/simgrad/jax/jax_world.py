@@ -101,13 +101,13 @@ class JaxWorld(World):
             if leaf is None or (key is not None and self._random == "philox"):
                 continue
             if (kind, name) in self._declared:
-                found[name] = leaf if isinstance(leaf, PerStep) else _array(leaf, example)
+                found[name] = leaf if isinstance(leaf, PerStep) else _array(name, leaf, example)
             elif word != "state" or name in self.constants:
                 self._check_constant(word, name, leaf, example)
         return found
 
     def _check_constant(self, word: str, name: str, leaf: Any, example: np.ndarray) -> None:
-        array = _array(leaf, example)
+        array = _array(name, leaf, example)
         rank = array.ndim - example.ndim
         if rank < 0 or not has_numbers_of(array, example):
             why = (
@@ -174,8 +174,14 @@ def _is_by_name(given: Any, group: Group) -> bool:
     return set(given) <= set(group.names)
 
 
-def _array(leaf: Any, example: np.ndarray) -> Any:
+def _array(name: str, leaf: Any, example: np.ndarray) -> Any:
     if is_key(leaf):
         return np.asarray(jax.random.key_data(leaf))
     array = np.asarray(leaf)
-    return array if example.dtype.kind == "f" else array.astype(example.dtype)
+    if example.dtype.kind == "f":
+        return array
+    with np.errstate(invalid="ignore"):
+        held = array.astype(example.dtype)
+    if array.dtype.kind not in "biuf" or not (held == array).all():
+        raise ValueError(f"{name}: an input of {example.dtype} does not hold {array}")
+    return held

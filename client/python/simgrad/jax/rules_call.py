@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import Any, Callable
+import warnings
+from typing import Any, Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -101,7 +102,7 @@ def _is_of_jax(called: Any) -> bool:
 def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     """The function, with its author's derivative where that is kept: the backward rule is linear, and
     its transpose takes tangents forward. One that JAX cannot transpose, with a loop over the
-    cotangent, is inlined."""
+    cotangent, is inlined; so is one that adds to the cotangent."""
     params, graph = equation.params, low.graph
     called = params.get("call_jaxpr") or params["fun_jaxpr"]
     reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
@@ -112,8 +113,9 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
     try:
         rule_of = jax.make_jaxpr(_transposed(equation, reals))(*types, *(types[k] for k in reals))
     except Exception as error:  # whatever the author's rule raises
-        graph.notes[f"custom_vjp_call: inlined, as JAX cannot transpose its rule ({type(error).__name__})"] += 1
-        return low.jaxpr(called, operands)
+        return _inlined(low, called, operands, f"as JAX cannot transpose its rule ({type(error).__name__})")
+    if _adds(equation, reals, operands):
+        return _inlined(low, called, operands, "as its rule gives more than 0 for a cotangent of 0")
     graph.notes["custom_vjp_call: its author's derivative"] += 1
     with low.inside_of_custom():
         tangents = [graph.arithmetic("sub", x, _frozen(graph, x)) for x in (operands[k] for k in reals)]
@@ -125,6 +127,16 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
         _carrying(graph, x, next(carrying)) if neutral(v.aval.dtype) == REAL else x
         for x, v in zip(made, equation.outvars)
     ]
+
+
+def _inlined(low: Lowering, called: Any, operands: Operands, why: str) -> list[Value]:
+    """The function without its author's derivative, of which the user is warned."""
+    low.graph.notes[f"custom_vjp_call: inlined, {why}"] += 1
+    warnings.warn(
+        f"{low.graph.line.text}: a custom_vjp has the derivative of its operations, {why}; custom=\"inline\" asks for that",
+        stacklevel=2,
+    )
+    return low.jaxpr(called, operands)
 
 
 def _transposed(equation: Any, reals: list[int]) -> Callable[..., Any]:
@@ -147,6 +159,38 @@ def _transposed(equation: Any, reals: list[int]) -> Callable[..., Any]:
         return [*made, *moved[0]]
 
     return of
+
+
+def _adds(equation: Any, reals: list[int], operands: Operands) -> bool:
+    """Whether a backward rule gives other numbers than 0 for a cotangent of 0: then it is not linear, and JAX
+    would transpose its linear part in silence. Where operands are unknown, numbers of three sizes stand in."""
+    draws = np.random.default_rng(0)
+    for size in (1.0, 1e3, 1e-3):
+        whole = [_stand_in(x, draws, size) if isinstance(x, Node) else jnp.asarray(x) for x in operands]
+        try:
+            out, back = jax.vjp(
+                lambda *moving: _reals_of(equation, whole, reals, moving), *(whole[k] for k in reals)
+            )
+            given = back([jnp.zeros_like(x) for x in out])
+        except Exception:  # whatever the author's rule raises of such numbers
+            continue
+        for x in given:
+            found = np.asarray(x)
+            if found.dtype.kind == "f" and (np.isfinite(found) & (found != 0)).any():
+                return True
+    return False
+
+
+def _stand_in(x: Node, draws: np.random.Generator, size: float) -> Any:
+    numbers = size * draws.normal(size=x.shape)
+    return jnp.asarray(numbers.astype(x.dtype) if x.dtype == REAL else np.ones(x.shape, x.dtype))
+
+
+def _reals_of(equation: Any, operands: list[Any], reals: list[int], moving: Sequence[Any]) -> list[Any]:
+    whole = list(operands)
+    for k, x in zip(reals, moving):
+        whole[k] = x
+    return [x for x in _bound(equation, whole) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 
 def _bound(equation: Any, operands: list[Any]) -> list[Any]:

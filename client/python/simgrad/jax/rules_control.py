@@ -10,6 +10,9 @@ import dataclasses
 import inspect
 from typing import Any, Sequence
 
+import jax
+import jax.extend
+import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.graph import Graph
@@ -82,10 +85,14 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     for_test, for_body = operands[:tests], operands[tests : tests + bodies]
     initial = list(operands[tests + bodies :])
-    body = _lowered_body(low, params["body_jaxpr"], "while", for_body, initial)
+    test_of, body_of = params["cond_jaxpr"], params["body_jaxpr"]
+    if test_of.out_avals[0].shape:
+        test_of, body_of = _together(test_of, body_of, tests)
+        for_body = [*for_test, *for_body]
+    body = _lowered_body(low, body_of, "while", for_body, initial)
     with graph.region("predicate") as tested:
         arguments = _carried(graph, tested, initial, body.fixed)
-        goes_on = low.jaxpr(params["cond_jaxpr"], [*for_test, *arguments])[0]
+        goes_on = low.jaxpr(test_of, [*for_test, *arguments])[0]
     if not isinstance(goes_on, Node):
         if bool(goes_on):
             low.problems.add(line, "a while_loop that never stops", "its test is always true")
@@ -96,6 +103,29 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         return _counted(graph, known[0], initial, body, line)
     cap = _cap(low, line, known)
     return _while_node(graph, goes_on, tested, initial, body, cap, line)
+
+
+def _together(test_of: Any, body_of: Any, tests: int) -> tuple[Any, Any]:
+    """The test and the body of a loop under vmap, whose test is an array: it goes on while one of them does, and
+    those that are done keep what they carry. The body takes the constants of both."""
+    tested, turned = jax.extend.core.jaxpr_as_fun(test_of), jax.extend.core.jaxpr_as_fun(body_of)
+    count = len(body_of.out_avals)
+
+    def any_goes_on(*given: Any) -> Any:
+        return jnp.any(tested(*given)[0])
+
+    def turn(*given: Any) -> list[Any]:
+        carried = given[len(given) - count :]
+        goes_on = tested(*given[:tests], *carried)[0]
+        made = turned(*given[tests:])
+        return [
+            jnp.where(jnp.expand_dims(goes_on, tuple(range(goes_on.ndim, new.ndim))), new, old)
+            for new, old in zip(made, carried)
+        ]
+
+    types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (*test_of.in_avals[:tests], *body_of.in_avals)]
+    for_test = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in test_of.in_avals]
+    return jax.make_jaxpr(any_goes_on)(*for_test), jax.make_jaxpr(turn)(*types)
 
 
 def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:

@@ -90,9 +90,20 @@ def _shift_left(low: Lowering, equation: Any, operands: Operands) -> Value:
 @rule("shift_right_logical", "shift_right_arithmetic")
 def _shift_right(low: Lowering, equation: Any, operands: Operands) -> Value:
     signed = operands[0].dtype.kind == "i"
-    if signed and equation.primitive.name == "shift_right_logical":
+    is_logical = equation.primitive.name == "shift_right_logical"
+    if signed and is_logical:
         return shifted_down(low, *operands)
-    return low.graph.emit("shr", *operands)
+    if signed or is_logical:
+        return low.graph.emit("shr", *operands)
+    return _shifted_by_sign(low.graph, *operands)
+
+
+def _shifted_by_sign(graph: Graph, a: Value, count: Value) -> Value:
+    """The arithmetic shift of an unsigned integer, whose highest bit counts as its sign."""
+    known, sign = a.dtype, np.asarray(1 << (8 * a.dtype.itemsize - 1), I64)
+    wide = graph.arithmetic("sub", graph.logic("xor", graph.convert(a, I64), sign), sign)
+    places = graph.arithmetic("min", graph.convert(count, I64), np.asarray(63, I64))
+    return graph.convert(graph.emit("shr", wide, places), known)
 
 
 @rule("pow")

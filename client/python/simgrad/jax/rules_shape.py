@@ -86,6 +86,12 @@ def _split(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     return parts
 
 
+@rule("empty", "empty2")
+def _empty(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """An array that JAX fills before it reads it: of zeros."""
+    return np.zeros(equation.outvars[0].aval.shape, neutral(equation.outvars[0].aval.dtype))
+
+
 @rule("iota")
 def _iota(low: Lowering, equation: Any, operands: Operands) -> Value:
     shape, axis = equation.params["shape"], equation.params["dimension"]

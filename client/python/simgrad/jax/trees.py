@@ -96,6 +96,8 @@ def numbers(leaf: Any) -> np.ndarray:
     if is_key(leaf):
         return np.asarray(jax.random.key_data(leaf))
     if isinstance(leaf, int) and not isinstance(leaf, bool):
+        if not -(2**31) <= leaf < 2**31:
+            raise ValueError(f"{leaf}: a Python integer is an i32 of a world; say np.int64({leaf})")
         return np.asarray(leaf, np.int32)
     return known_array(leaf)
 

@@ -63,7 +63,7 @@ def world(
       formats: "erase": formats of reals are the policy's, whatever the step says. "keep": what the step
         computes in f32, bf16 or f16 although it is traced in f64 is rounded there as well.
       custom: "keep": functions with a jax.custom_jvp or custom_vjp have their author's derivative,
-        those of JAX itself excepted. "inline": that of the operations that ran.
+        a custom_vjp of JAX itself excepted. "inline": that of the operations that ran.
       kinks: derivatives at ties. "simgrad": those of the server's operations. "jax": those of JAX, for max,
         min, abs and the largest and smallest of an axis; results are the same bits.
       random: "threefry": what the step draws with a key of its state is what JAX draws in f64. "philox": each place

@@ -642,17 +642,17 @@ TEST(Choices, ThatDoNotFitAreRefused) {
   EXPECT_EQ(field(Halving(3), {other}), "loops[0].site");
   EXPECT_EQ(field(Halving(3), {Truncated(1), Truncated(2)}), "loops[1].site");
   EXPECT_EQ(field(Halving(3), {Truncated(0)}), "loops[0].truncated");
-  EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, -1.0)}), "loops[0].tol");
-  EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, 1e-9, -1.0)}), "loops[0].damping");
-  EXPECT_EQ(field(Halving(3), {ByGmres(-1)}), "loops[0].restart");
-  EXPECT_EQ(field(Halving(3), {ByGmres(513)}), "loops[0].restart");
-  EXPECT_EQ(field(Halving(3), {ByGmres(2, 1e-9, 1)}), "loops[0].max_iter");
+  EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, -1.0)}), "loops[0].implicit.tol");
+  EXPECT_EQ(field(Halving(3), {Implicit(Solve::kLu, 1e-9, -1.0)}), "loops[0].implicit.damping");
+  EXPECT_EQ(field(Halving(3), {ByGmres(-1)}), "loops[0].implicit.restart");
+  EXPECT_EQ(field(Halving(3), {ByGmres(513)}), "loops[0].implicit.restart");
+  EXPECT_EQ(field(Halving(3), {ByGmres(2, 1e-9, 1)}), "loops[0].implicit.max_iter");
   LoopChoice restarted = ByGmres(2);
   restarted.solver = Solve::kIteration;
-  EXPECT_EQ(field(Halving(3), {restarted}), "loops[0].restart");
+  EXPECT_EQ(field(Halving(3), {restarted}), "loops[0].implicit.restart");
   LoopChoice endless = Implicit(Solve::kLu);
   endless.max_iter = 0;
-  EXPECT_EQ(field(Halving(3), {endless}), "loops[0].max_iter");
+  EXPECT_EQ(field(Halving(3), {endless}), "loops[0].implicit.max_iter");
   const auto exporting = [](Builder& b) {
     const Var x = b.State("x", {});
     WhileOptions options;
