@@ -238,6 +238,12 @@ refused(TypeError, "module 1.0 (Dropout(p=0.5", lambda: controller(nn.Sequential
 refused(TypeError, "there is one of ELU, GELU,", lambda: controller(nn.Conv1d(1, 1, 1)))
 refused(TypeError, "module 0 (Own(", lambda: controller(nn.Sequential(Own(3, 2))))
 refused(TypeError, "has hooks", lambda: controller(hooked))
+pulled = nn.Linear(2, 2)
+pulled.register_full_backward_hook(lambda *_: None)
+refused(TypeError, "has hooks", lambda: controller(pulled))
+patched = nn.Linear(2, 2)
+patched.forward = lambda x: 2 * x
+refused(TypeError, "has a forward of its own", lambda: controller(patched))
 refused(TypeError, "a torch.nn.Module", lambda: controller(lambda x: x))
 compose = lambda module, **how: sg.compose(pendulum, controller(module, **how), control="torque")
 refused(ValueError, "takes 4 numbers, and gets 3", lambda: compose(nn.Sequential(nn.Linear(4, 2))))

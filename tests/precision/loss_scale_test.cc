@@ -94,6 +94,13 @@ TEST(LossScale, GuardedScalesArePowersOfTwo) {
             (std::vector<float>{2048, 4096, 1024, 256}));
 }
 
+TEST(LossScale, ACountOfCleanStepsAtItsEndGrows) {
+  const LossScaleRule rule{LossScaleMode::kGuarded, 2.0, 0.5, INT64_MAX};
+  const LossScale next = NextLossScale(rule, {1024.0f, INT64_MAX}, true);
+  EXPECT_EQ(next.scale, 2048.0f);
+  EXPECT_EQ(next.clean, 0);
+}
+
 TEST(LossScale, UnscalingByAPowerOfTwoIsExactDownToTheFormat) {
   EXPECT_EQ(InverseLossScale(65536.0f), 0x1p-16f);
   EXPECT_EQ(InverseLossScale(0x1p127f), 0x1p-127f);  // subnormal in f32, and kept

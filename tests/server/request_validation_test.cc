@@ -76,6 +76,8 @@ std::vector<Case> WorldCases() {
        "spec.world.config[max_iter]"},
       {"ElementsHuge", [](auto& r) { Config(r, "elements").set_number(1e15); },
        "spec.world.config[elements]"},
+      {"ElementsBeyondAProgram", [](auto& r) { Config(r, "elements").set_number(1 << 20); },
+       "spec.world.config[elements]", "LIMIT_EXCEEDED", "elements in all"},
       {"ElementsNegative", [](auto& r) { Config(r, "elements").set_number(-1); },
        "spec.world.config[elements]"},
       {"ConfigBesideAProgram",
@@ -308,6 +310,13 @@ std::vector<Case> GradientCases() {
          r.add_cotangents();
        },
        "cotangents[1]", "NOT_SUPPORTED"},
+      {"ToleranceOfALoopNegative",
+       [](auto& r) {
+         v1::LoopDerivative& loop = *r.add_loops();
+         loop.set_site("projection");
+         loop.mutable_implicit()->set_tol(-1);
+       },
+       "loops[0].implicit.tol"},
       {"UnknownReduction", [](auto& r) { r.set_reduction(static_cast<v1::InstanceReduction>(8)); },
        "reduction"},
       {"WeightsOfWrongLength", [](auto& r) { r.add_weights(1); }, "weights"},

@@ -234,6 +234,17 @@ int RepeatedNumbers(const google::protobuf::Descriptor* type) {
   return packed;
 }
 
+// An error is UTF-8, whatever was sent.
+TEST(WireCheck, AKeyThatIsNoTextIsEscapedInThePath) {
+  v1::World entry;
+  (*entry.mutable_config())["K"].set_number(1);
+  std::string once = entry.SerializeAsString();
+  once[once.find('K')] = '\xFF';
+  const absl::Status status = Check<v1::World>(once + once);
+  EXPECT_EQ(sim::FieldOf(status), "config[\\xff]") << status;
+  EXPECT_NE(status.message().find("stands twice"), std::string::npos) << status;
+}
+
 TEST(WireCheck, NumbersOfAMessageArePacked) {
   int packed = 0;
   for (const google::protobuf::Descriptor* some :

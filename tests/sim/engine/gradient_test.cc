@@ -441,7 +441,7 @@ TEST(Gradient, ABirthIsReplayedFromTheStartOfItsChunkWhereverCheckpointsLie) {
   const auto program = sim::Lower(*world, tests::PolicyOf(policy), "last", spec);
   ASSERT_TRUE(program.ok()) << program.status();
   for (const bool cpu : {false, true}) {
-    for (const int64_t interval : {1, 3, 32}) {
+    for (const int64_t interval : {int64_t{1}, int64_t{3}, int64_t{32}, INT64_MAX}) {
       Work work = tests::WorkOf(*program, 1, 12);
       tests::Bind(work, InputKind::kState, "x", tests::Shared({2.0}, {}));
       work.gradient.emplace();

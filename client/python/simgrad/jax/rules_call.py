@@ -113,9 +113,9 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
     try:
         rule_of = jax.make_jaxpr(_transposed(equation, reals))(*types, *(types[k] for k in reals))
     except Exception as error:  # whatever the author's rule raises
-        return _inlined(low, called, operands, f"as JAX cannot transpose its rule ({type(error).__name__})")
+        return _without_rule(low, called, operands, f"as JAX cannot transpose its rule ({type(error).__name__})")
     if _adds(equation, reals, operands):
-        return _inlined(low, called, operands, "as its rule gives more than 0 for a cotangent of 0")
+        return _without_rule(low, called, operands, "as its rule gives more than 0 for a cotangent of 0")
     graph.notes["custom_vjp_call: its author's derivative"] += 1
     with low.inside_of_custom():
         tangents = [graph.arithmetic("sub", x, _frozen(graph, x)) for x in (operands[k] for k in reals)]
@@ -129,7 +129,7 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
     ]
 
 
-def _inlined(low: Lowering, called: Any, operands: Operands, why: str) -> list[Value]:
+def _without_rule(low: Lowering, called: Any, operands: Operands, why: str) -> list[Value]:
     """The function without its author's derivative, of which the user is warned."""
     low.graph.notes[f"custom_vjp_call: inlined, {why}"] += 1
     warnings.warn(
