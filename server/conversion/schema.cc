@@ -1,10 +1,13 @@
 #include "server/conversion/schema.h"
 
+#include <algorithm>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "server/conversion/enum_names.h"
 #include "sim/program/lower.h"
+#include "sim/worlds/worlds.h"
 
 namespace simgrad::server::conversion {
 namespace {
@@ -68,6 +71,26 @@ std::vector<v1::InputSchema> InputSchemasOf(const sim::Program& program) {
   return schemas;
 }
 
+namespace {
+
+// Writes -1 for the lengths that are those of the config `elements`: another number of them shows which.
+void MarkElements(const sim::WorldSchema& world, v1::WorldSchema& schema) {
+  const auto named = [](const sim::ConfigField& field) { return field.name == "elements"; };
+  if (std::none_of(world.config.begin(), world.config.end(), named)) return;
+  const auto other = sim::BuildWorld(world.name, {{"elements", 7.0}});
+  if (!other.ok()) return;
+  const std::vector<v1::InputSchema> inputs = InputSchemasOf(*other);
+  for (int i = 0; i < schema.inputs_size(); ++i) {
+    v1::InputSchema& input = *schema.mutable_inputs(i);
+    for (int axis = 0; axis < input.shape_size(); ++axis) {
+      if (input.shape(axis) != inputs[static_cast<size_t>(i)].shape(axis))
+        input.set_shape(axis, -1);
+    }
+  }
+}
+
+}  // namespace
+
 v1::WorldSchema WorldSchemaToProto(const sim::WorldSchema& world, const sim::Program& program) {
   v1::WorldSchema out;
   out.set_name(world.name);
@@ -82,6 +105,7 @@ v1::WorldSchema WorldSchemaToProto(const sim::WorldSchema& world, const sim::Pro
     config->set_description(field.description);
   }
   for (v1::InputSchema& schema : InputSchemasOf(program)) *out.add_inputs() = std::move(schema);
+  MarkElements(world, out);
   for (const sim::Export& exported : program.exports) {
     if (exported.observable) out.add_observables(exported.name);
   }

@@ -34,7 +34,8 @@ def test_info_worlds_and_program_are_for_people_and_machines(capsys, server):
     info = json.loads(run(capsys, server, "info", "--json"))
     assert info["port"] == server.port and "bouncing_ball" in info["worlds"]
     assert isinstance(info["limits"]["max_steps"], int)
-    assert "config contact" in run(capsys, server, "worlds")
+    shown = run(capsys, server, "worlds")
+    assert "config contact" in shown and "state y[elements]: height [m]" in shown and "param k[]:" in shown
     names = [w["name"] for w in json.loads(run(capsys, server, "worlds", "--json"))["worlds"]]
     assert names == info["worlds"]
     text = run(capsys, server, "program", "--world", "bouncing_ball", "--policy", "f16_safe")

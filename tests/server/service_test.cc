@@ -88,6 +88,13 @@ TEST(Service, ListWorldsGivesSchemasWithDefaults) {
               input.differentiable();
   }
   EXPECT_TRUE(gravity);
+  for (const v1::WorldSchema& world : worlds.worlds()) {
+    for (const v1::InputSchema& input : world.inputs()) {
+      if (input.name() != "y" && input.name() != "k") continue;
+      const std::vector<int64_t> shape(input.shape().begin(), input.shape().end());
+      EXPECT_EQ(shape, input.name() == "y" ? std::vector<int64_t>{-1} : std::vector<int64_t>{});
+    }
+  }
   EXPECT_EQ(ball.objectives_size(), 4);
   EXPECT_EQ(ball.termination_sites(0), "projection");
 }

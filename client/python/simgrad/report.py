@@ -197,7 +197,7 @@ def worlds_text(fields: dict[str, Any]) -> str:
         for entry in world.get("inputs", []):
             kind = entry["kind"].replace("INPUT_KIND_", "").lower()
             kind = "weights" if entry.get("weights") else kind
-            shape = [("elements" if n == "-1" else n) for n in entry.get("shape", [])]
+            shape = ["elements" if str(n) == "-1" else n for n in entry.get("shape", [])]
             default = f" = {entry['default_value']}" if "default_value" in entry else ""
             lines.append(
                 f"  {kind} {entry['name']}[{', '.join(map(str, shape))}]{default}: "
