@@ -238,3 +238,19 @@ def test_keys_of_a_generator_without_a_rule_are_refused_by_name():
     assert "'rng_bit_generator' has no rule" in str(found.value)
     assert [p.line for p in found.value.problems][0].startswith("draws_test.py:")
     simgrad.jax.world(step, state=state, random="philox")
+
+
+def test_a_function_gives_keys_back_as_keys(client):
+    def step(state):
+        key, own = jax.random.split(state["key"])
+        return {"key": key, "x": state["x"] + jax.random.normal(own)}
+
+    start = {"key": jax.random.key(3), "x": jnp.asarray(0.0)}
+    run = simgrad.jax.function(client, simgrad.jax.world(step, state=start), policy="f64", steps=2)
+    once = run(run(start).state).state
+    expected, _ = jax.lax.scan(lambda s, _: (step(s), None), start, None, length=4)
+    assert once["key"].dtype == start["key"].dtype
+    assert (jax.random.key_data(once["key"]) == jax.random.key_data(expected["key"])).all()
+    np.testing.assert_allclose(once["x"], expected["x"], rtol=1e-14)
+    scanned, _ = jax.lax.scan(lambda s, _: (run(s).state, None), start, None, length=2)
+    np.testing.assert_array_equal(scanned["x"], once["x"])

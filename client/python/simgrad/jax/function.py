@@ -33,7 +33,7 @@ from simgrad.data_as_controls import data_as_controls
 from simgrad.kept import Keep
 from simgrad.jax.jax_world import KINDS, JaxWorld
 from simgrad.jax.node import Shape, size_of
-from simgrad.jax.trees import GROUPS, Group, is_key
+from simgrad.jax.trees import GROUPS, Group, is_key, wrapped
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
 from simgrad.results import Rollout
@@ -252,7 +252,13 @@ class RolloutFunction:
                 final[name] = leaf
             elif name in trajectory and name not in final and call.steps:
                 final[name] = trajectory[name][-1]
-        return FunctionResult(group.filled([final.get(n) for n in group.names]), trajectory)
+        leaves = [final.get(n) for n in group.names]
+        # Keys travel as their words.
+        keyed = [
+            wrapped(x, key) if key is not None and x is not None and not is_key(x) else x
+            for x, key in zip(leaves, group.keys)
+        ]
+        return FunctionResult(group.filled(keyed), trajectory)
 
     # ---- Calls ----
 
