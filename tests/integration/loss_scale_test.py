@@ -127,3 +127,25 @@ def test_a_fixed_scale_is_divided_out_by_the_inverse_of_the_specification(client
     )
     inverse = np.float64(np.float32(1.0 / scale))
     assert g.params["k"] == (3.0 * scale + 3.0 * scale) * inverse and not g.skipped
+
+
+@sg.world
+def grow(x: sg.State, k: sg.Param = 1.0):
+    return x * k
+
+
+@grow.objective
+def grown(x):
+    return x
+
+
+def test_mode_torch_ends_at_the_least_number_and_not_at_one_that_means_another(client):
+    """A scale of 0 in a request is 65536."""
+    state, seen = None, []
+    for _ in range(4):
+        policy = sg.Policy("f32").dynamic_loss_scale(state, **({} if state else {"mode": "torch", "backoff": 1e-30}))
+        g = client.gradient(grow, steps=1, initial={"x": np.nan}, params={"k": 1.0}, objective="grown", policy=policy)
+        state = g.loss_scale_state
+        seen.append((g.skipped, state.scale))
+    assert [skipped for skipped, _ in seen] == [True] * 4
+    assert [scale for _, scale in seen[1:]] == [2.0**-149] * 3

@@ -73,14 +73,7 @@ def _tangents(equation: Any, reals: list[int]) -> Callable[..., Any]:
 
     def of(*given: Any) -> list[Any]:
         operands = list(given[: -len(reals)])
-
-        def run(*moving: Any) -> list[Any]:
-            whole = list(operands)
-            for k, x in zip(reals, moving):
-                whole[k] = x
-            made = _bound(equation, whole)
-            return [x for x in made if jnp.issubdtype(x.dtype, jnp.floating)]
-
+        run = lambda *moving: _reals_of(equation, operands, reals, moving)
         given_tangents = tuple(given[-len(reals) :])
         _, moved = jax.jvp(run, tuple(operands[k] for k in reals), given_tangents)
         return list(moved)
@@ -168,9 +161,8 @@ def _adds(equation: Any, reals: list[int], operands: Operands) -> bool:
     for size in (1.0, 1e3, 1e-3):
         whole = [_stand_in(x, draws, size) if isinstance(x, Node) else jnp.asarray(x) for x in operands]
         try:
-            out, back = jax.vjp(
-                lambda *moving: _reals_of(equation, whole, reals, moving), *(whole[k] for k in reals)
-            )
+            run = lambda *moving: _reals_of(equation, whole, reals, moving)
+            out, back = jax.vjp(run, *(whole[k] for k in reals))
             given = back([jnp.zeros_like(x) for x in out])
         except Exception:  # whatever the author's rule raises of such numbers
             continue
@@ -187,6 +179,7 @@ def _stand_in(x: Node, draws: np.random.Generator, size: float) -> Any:
 
 
 def _reals_of(equation: Any, operands: list[Any], reals: list[int], moving: Sequence[Any]) -> list[Any]:
+    """The real results of the primitive, with `moving` in the places of the real operands."""
     whole = list(operands)
     for k, x in zip(reals, moving):
         whole[k] = x
