@@ -40,9 +40,10 @@ std::string SetMemoryLimit(const std::string& value, ServerConfig& config) {
   constexpr int64_t kLeast = int64_t{16} << 20;
   int64_t bytes = 0;
   const bool parsed = absl::SimpleAtoi(value, &bytes);
-  const bool in_range = bytes >= kLeast && bytes <= std::numeric_limits<int64_t>::max() / 4;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 4;
+  const bool in_range = bytes >= kLeast && bytes <= kMost;
   if (!parsed || (bytes != 0 && !in_range)) {
-    return absl::StrCat("0, or at least ", kLeast, " bytes");
+    return absl::StrCat("0, or at least ", kLeast, " bytes and at most ", kMost);
   }
   config.memory_limit_bytes = bytes;
   return "";

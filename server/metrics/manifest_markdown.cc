@@ -62,8 +62,10 @@ std::string ManifestMarkdown() {
       "`--metrics_port` under\n`/metrics`.\n\n"
       "`world` is a built-in world or `custom`; `site` is a site declared by a built-in world or "
       "`custom`.\nEvery series exists from the start, so the first increment is visible to "
-      "`increase()`. No series is\never NaN: an observation that is not finite is counted in "
-      "`simgrad_nonfinite_values_total`\ninstead. Metrics are counted at every diagnostics "
+      "`increase()`. No series is\never NaN or infinite: an observation that is not finite is "
+      "counted in "
+      "`simgrad_nonfinite_values_total`\ninstead, and one beyond 2^959 adds 2^959 to its sum. "
+      "Metrics are counted at every diagnostics "
       "level.\n\n";
   absl::StrAppend(&text, "At most ", kServerSeriesBudget, " series without worlds, at most ",
                   kWorldSeriesBudget, " per world.\n\n",

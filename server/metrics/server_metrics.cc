@@ -66,7 +66,7 @@ double Norm(const sim::Tensor& tensor) {
     const double x = tensor.Get(i) / largest;
     sum += x * x;
   }
-  return largest * std::sqrt(sum);
+  return std::min(largest * std::sqrt(sum), std::numeric_limits<double>::max());
 }
 
 }  // namespace

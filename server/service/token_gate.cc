@@ -4,6 +4,7 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <set>
@@ -23,6 +24,9 @@ namespace simgrad::server::service {
 namespace {
 
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
+
+constexpr std::array<absl::string_view, 5> kKeys = {"name", "weight", "requests",
+                                                    "instance_steps_per_second", "memory_bytes"};
 
 // False: the value is not of the kind that the key has.
 bool SetLimit(absl::string_view key, absl::string_view value, TokenOwner& owner) {
@@ -60,9 +64,11 @@ absl::StatusOr<std::optional<TokenLine>> ParseTokenLine(const std::string& line)
     const bool known = parts.size() == 2 && seen.insert(parts[0]).second &&
                        SetLimit(parts[0], parts[1], parsed.owner);
     if (known) continue;
+    // A word that begins with none of these keys may be a token: it is not told.
+    const bool is_key = std::find(kKeys.begin(), kKeys.end(), parts[0]) != kKeys.end();
     return absl::InvalidArgumentError(absl::StrCat(
-        "'", words[i],
-        "' behind a token: must be one of name=WORD (letters, digits, '_', '-', '.'), "
+        "word ", i + 1, is_key ? absl::StrCat(" (", parts[0], ")") : "",
+        ": what stands behind a token must be one of name=WORD (letters, digits, '_', '-', '.'), "
         "weight=NUMBER, requests=COUNT, instance_steps_per_second=NUMBER, memory_bytes=COUNT, "
         "each positive and given once"));
   }
@@ -87,15 +93,29 @@ absl::Status TokenGate::Read() {
   looked_ = absl::Now();
   std::ifstream file(path_);
   std::vector<Known> tokens;
+  int number = 0;
   for (std::string line; std::getline(file, line);) {
-    auto parsed = ParseTokenLine(line);
-    if (!parsed.ok()) {
+    ++number;
+    const auto refused = [&](absl::string_view why) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--token_file=", path_, ": ", std::string(parsed.status().message())));
-    }
+          absl::StrCat("--token_file=", path_, ": line ", number, ", ", why));
+    };
+    auto parsed = ParseTokenLine(line);
+    if (!parsed.ok()) return refused(parsed.status().message());
     if (!*parsed) continue;
-    Known known = {DigestOf((*parsed)->token), std::move((*parsed)->owner), true};
+    Known known = {DigestOf((*parsed)->token), std::move((*parsed)->owner), number};
     known.named = !known.owner.name.empty();
+    for (const Known& other : tokens) {
+      if (other.digest == known.digest) {
+        return refused(absl::StrCat("the token of line ", other.line, ": each token stands once"));
+      }
+      const bool same_name = known.named && other.owner.name == known.owner.name;
+      if (same_name && !(other.owner.limits == known.owner.limits)) {
+        return refused(
+            absl::StrCat("name=", known.owner.name, " has other limits in line ", other.line,
+                         ": they are the caller's, and the same with each of its tokens"));
+      }
+    }
     if (!known.named) {
       known.owner.name =
           absl::StrCat("token-", absl::BytesToHexString(absl::string_view(

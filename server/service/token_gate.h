@@ -41,7 +41,8 @@ absl::StatusOr<std::optional<TokenLine>> ParseTokenLine(const std::string& line)
 
 class TokenGate {
  public:
-  // Errors: INVALID_ARGUMENT for a file that cannot be read or holds no token.
+  // Errors: INVALID_ARGUMENT with the line, for a file that cannot be read, holds no token or one token
+  // twice, or gives one name several limits. No error tells a token.
   static absl::StatusOr<std::unique_ptr<TokenGate>> Create(const std::string& path);
 
   // `authorization`: the value of that metadata entry, empty where there is none.
@@ -56,6 +57,7 @@ class TokenGate {
   struct Known {
     Digest digest;
     TokenOwner owner;
+    int line = 0;
     bool named = false;
   };
   explicit TokenGate(std::string path) : path_(std::move(path)) {}

@@ -302,3 +302,26 @@ def test_serve_without_a_server_says_how_to_come_by_one(monkeypatch, tmp_path, c
     monkeypatch.setenv("SIMGRAD_SERVER", str(tmp_path / "gone"))
     assert command_line.main(["serve"]) == command_line.EXIT_USAGE
     assert "gone is no simgrad-server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-certificate", "--tls-key", "--token-file", "--output"])
+def test_a_file_without_a_name_is_wrong_usage(option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(["rollout", "--world", "w", "--steps", "1", option, ""])
+    assert stop.value.code == command_line.EXIT_USAGE
+    assert f"argument {option}: the name of a file, and it is empty" in capsys.readouterr().err
+
+
+def test_a_report_without_a_name_is_wrong_usage(capsys):
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(["compare", "w", "--steps", "1", "--html", ""])
+    assert stop.value.code == command_line.EXIT_USAGE
+
+
+def test_an_interrupt_ends_it_with_a_line(capsys, monkeypatch):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "_connect", interrupted)
+    assert command_line.main(["info"]) == command_line.EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "simgrad: interrupted\n"

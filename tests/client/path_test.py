@@ -91,3 +91,15 @@ def test_paths_of_other_structures_do_not_compare():
     assert mine != other
     with pytest.raises(ValueError, match="different structures"):
         mine.first_difference(other)
+
+
+def test_instances_are_taken_by_index_or_by_mask():
+    p = path(*(((0, 0), n, (0, 0, 0), n) for n in range(4)))
+    mask = np.array([True, False, True, False])
+    for chosen, expected in ((mask, [0, 2]), (mask.tolist(), [0, 2]), ([3, 0], [3, 0]), ((n for n in (1, 1)), [1, 1]), ([], [])):
+        assert p.take(chosen)["best"][:, 0].tolist() == expected
+    for wrong in ([0.9, 1.7], [[0, 1]], ["0"]):
+        with pytest.raises(TypeError, match="indices or a mask of bools"):
+            p.take(wrong)
+    with pytest.raises(IndexError):
+        p.take(mask[:3])

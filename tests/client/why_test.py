@@ -168,8 +168,8 @@ def test_a_state_that_stands_still_is_told_where_the_reference_moves():
         result.absorption = {name: types.SimpleNamespace(share=share) for name, share in absorbed.items()}
     said = [s for s in sentences(pair) if "absorbed" in s.facts]
     assert [s.text for s in said] == [
-        "In f16 0.875 of the additions into `x` at sampled steps are absorbed, so that it stands still where its derivative says that "
-        "it moves (0 in f32)."
+        "In f16 87.5% of the additions into `x` at sampled steps are absorbed, so that it stands still where its derivative says that "
+        "it moves (0.0% in f32)."
     ]
     assert not unbacked(said[0])
     assert pair.absorption["v"] == (0.2, 0.4)
@@ -311,7 +311,11 @@ def test_many_steps_share_bars_and_none_is_lost():
     assert sum(float(r.get("data-count")) for r in rects(svg.bars("f", [svg.Bars("a", counts, "red")], "n"))) == counts.sum()
 
 
-def test_a_line_has_gaps_where_nothing_is_finite_and_keeps_its_least_when_thinned():
+def heights_of(chart):
+    return [float(p.split(",")[1]) for p in xml.etree.ElementTree.fromstring(chart).find("{*}polyline").get("points").split()]
+
+
+def test_a_line_has_gaps_where_nothing_is_finite_and_keeps_its_least_when_asked():
     values = np.array([1.0, 10.0, np.inf, 100.0])
     root = xml.etree.ElementTree.fromstring(svg.lines("f", [svg.Line("a", values, "red")], "ulps", log=True))
     points = [e.get("points").split() for e in root.iter() if e.tag.endswith("}polyline")]
@@ -320,9 +324,15 @@ def test_a_line_has_gaps_where_nothing_is_finite_and_keeps_its_least_when_thinne
     assert y[0] - y[1] == pytest.approx(y[1] - y[2], abs=0.11)  # decades are equally far apart
     long = np.ones(10000)
     long[7777] = 1e-3
-    thin = svg.lines("f", [svg.Line("a", long, "red")], "ulps", log=True)
-    lowest = max(float(p.split(",")[1]) for p in xml.etree.ElementTree.fromstring(thin).find("{*}polyline").get("points").split())
-    assert lowest > 100
+    thin = svg.lines("f", [svg.Line("a", long, "red")], "ulps", log=True, joined=np.fmin)
+    assert max(heights_of(thin)) > 100
+
+
+def test_a_line_that_is_seldom_above_zero_keeps_what_is():
+    seldom = np.zeros(5000)
+    seldom[[7, 4100]] = 3.0, 5.0
+    heights = np.array(heights_of(svg.lines("f", [svg.Line("a", seldom, "red")], "held")))
+    assert np.count_nonzero(heights < heights.max()) == 2
 
 
 def test_rows_are_as_long_as_their_parts():

@@ -713,3 +713,29 @@ def test_a_shared_gradient_is_one_of_each_instance_whatever_its_length(client, l
     assert result.pairs["f32"].nonfinite == 3
     with pytest.raises(ValueError, match="2 of 2 instances have states, values or gradients that are not finite: there is nothing to keep$"):
         client.tune(rooted, bound=0.1, **work)
+
+
+def test_variants_of_other_lengths_have_a_report(client):
+    result = depressurized(client, policies=["f32"], configs=[{"steps": 2, "tol": 1e-3}, {"steps": 9}])
+    page = result.html()
+    assert page.count("Paths are not compared") == 2
+
+
+def test_a_legend_names_sites_whatever_a_variant_is_called(client):
+    page = depressurized(client, policies=["f32"], configs=[{"max_iter": 7, "tol": 1e-4}]).html()
+    keys = re.findall(r'<span class="key"><i style="[^"]*"></i>(.*?)</span>', page)
+    assert set(keys) == {"projection", "contact", "unknown site"}, keys
+
+
+def test_where_nothing_differs_no_error_is_divided(client):
+    result = depressurized(client, policies={"a": "f32", "b": "f32"}, split=True)
+    texts = [s.text for s in result.pairs["b"].sentences]
+    assert any("equals that in a" in text for text in texts)
+    assert not any("error" in text for text in texts), texts
+
+
+def test_a_batch_of_no_instances_is_refused(client):
+    for call in (client.compare, client.sensitivity):
+        with pytest.raises(ValueError, match="a batch has at least one instance"):
+            call(sg.World("boundary_projection", elements=9), steps=2, initial={"y": np.zeros((0, 9))}, params={"k": 0.5},
+                 objective="final_penetration")

@@ -135,7 +135,7 @@ def test_a_path_that_is_no_request_any_more_is_not_followed(start):
     ("vector", "told"),
     [
         ({"state": {"x": START}}, r"vector\['state'\]: one of initial, params, controls"),
-        ({"initial": {"y": START}}, "initial has no such input"),
+        ({"initial": {"y": START}}, "no such input is sent in initial"),
         ({"initial": {"x": START[0]}}, r"has shape \(2,\), the input \(3, 2\)"),
         ({"initial": {"x": 0 * START}}, "a number that is not zero"),
         ({}, "a number that is not zero"),

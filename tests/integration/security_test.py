@@ -74,6 +74,30 @@ class TestTls:
             server.target, credentials=sg.tls(ca, certificate=wrong[0], key=wrong[1])
         )
 
+    def test_files_that_are_no_pem_are_refused_before_anything_is_sent(self, authority, tmp_path):
+        certificate, key = authority.sign("client")
+        for how, said in (
+            (dict(ca=key), f"ca {key}: holds no PEM of a certificate"),
+            (dict(certificate=key, key=key), f"certificate {key}: holds no PEM of a certificate"),
+            (dict(certificate=certificate, key=certificate), f"key {certificate}: holds no PEM of a private key"),
+        ):
+            with pytest.raises(ValueError, match=re.escape(said)):
+                sg.tls(**how)
+        broken = tmp_path / "broken"
+        broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        with sg.Client("localhost:1", timeout=10, credentials=sg.tls(broken)) as client:
+            with pytest.raises(sg.Unavailable):
+                client.info()
+
+    def test_a_name_of_several_addresses_is_told_by_the_one_that_answers(self, authority, server_files, start):
+        # ::1 is nobody's: whichever address failed last, that of the server says why.
+        server = start(*tls_flags(server_files), f"--tls_client_ca={authority.certificate}")
+        target = server.target.replace("127.0.0.1", "localhost")
+        with sg.Client(target, timeout=3, credentials=sg.tls(authority.certificate)) as client:
+            with pytest.raises(sg.Unavailable) as failed:
+                client.info()
+        assert str(failed.value).startswith(f"cannot connect to {target}: the connection was closed at once")
+
     def test_a_certificate_names_its_caller_and_twenty_names_have_series(
         self, authority, server_files, start
     ):
@@ -100,7 +124,10 @@ class TestTls:
     def test_an_expired_certificate_is_refused_on_both_sides(self, authority, server_files, start):
         expired = authority.sign("expired", days=-1)
         server = start(*tls_flags(expired))
-        assert not answers(server.target, credentials=sg.tls(authority.certificate))
+        with sg.Client(server.target, timeout=10, credentials=sg.tls(authority.certificate)) as client:
+            with pytest.raises(sg.Unavailable, match="the server's certificate has expired") as failed:
+                client.info()
+        assert failed.value.tries == 1
         mutual = start(*tls_flags(server_files), f"--tls_client_ca={authority.certificate}")
         assert not answers(
             mutual.target,

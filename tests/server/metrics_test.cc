@@ -129,6 +129,22 @@ TEST(ServerMetrics, ANonFiniteObservationIsCountedAndPoisonsNothing) {
   EXPECT_EQ(Value(page, family + R"({kind="nan",phase="adjoint",role="gradient"})"), 1);
 }
 
+TEST(ServerMetrics, FiniteObservationsDoNotAddUpToInfinity) {
+  ServerMetrics metrics(kServer, kWorlds);
+  for (int i = 0; i < 4; ++i) {
+    metrics.world("bouncing_ball").gradient_norm.Observe(std::numeric_limits<double>::max());
+    metrics.queue_wait_seconds.ObserveMany(std::vector<double>(24, 1.0), 1.5e308);
+    metrics.queue_rejected.at("full").Add(1.7e308);
+  }
+  const std::string page = Page(metrics);
+  for (const char* sum :
+       {R"(simgrad_gradient_norm_sum{world="bouncing_ball"})", "simgrad_queue_wait_seconds_sum",
+        R"(simgrad_queue_rejected_total{reason="full"})"}) {
+    EXPECT_EQ(Value(page, sum), 0x1p961) << sum;
+  }
+  EXPECT_EQ(Value(page, R"(simgrad_gradient_norm_count{world="bouncing_ball"})"), 4);
+}
+
 TEST(ServerMetrics, LossScaleIsTheLowestInFlight) {
   ServerMetrics metrics(kServer, kWorlds);
   const std::string series = "simgrad_loss_scale";

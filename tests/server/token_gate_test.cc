@@ -48,6 +48,31 @@ TEST(TokenLine, WithAnythingElseIsRefusedWithWhatWouldBeRight) {
     EXPECT_NE(line.status().message().find("weight=NUMBER"), std::string::npos) << more;
     EXPECT_EQ(line.status().message().find("secret"), std::string::npos) << "tells the token";
   }
+  for (const char* text :
+       {"Bearer s3cret", "good s3cret", "good s3cret=", "good name=x s3cret=y"}) {
+    const auto line = ParseTokenLine(text);
+    EXPECT_TRUE(absl::IsInvalidArgument(line.status())) << text;
+    EXPECT_EQ(line.status().message().find("s3cret"), std::string::npos) << line.status();
+  }
+  EXPECT_NE(ParseTokenLine("t weight=x").status().message().find("word 2 (weight)"),
+            std::string::npos);
+}
+
+std::string Refused(const std::string& content) {
+  const std::string path = testing::TempDir() + "/token_file_" + std::to_string(getpid());
+  std::ofstream(path) << content;
+  const absl::Status status = TokenGate::Create(path).status();
+  return absl::IsInvalidArgument(status) ? std::string(status.message()) : "";
+}
+
+TEST(TokenGate, RefusesAFileThatSaysTwoThings) {
+  EXPECT_NE(Refused("a name=x\n\nb\na name=y\n").find("line 4, the token of line 1"),
+            std::string::npos);
+  EXPECT_NE(
+      Refused("a name=x requests=2\nb name=x\n").find("line 2, name=x has other limits in line 1"),
+      std::string::npos);
+  EXPECT_EQ(Refused("a name=x requests=2\nb requests=2 name=x\n"), "") << "tokens that take turns";
+  EXPECT_NE(Refused("a\nb requests=0\n").find("line 2, word 2 (requests)"), std::string::npos);
 }
 
 TEST(TokenGate, TellsWhoseTokenItIs) {

@@ -254,3 +254,47 @@ def test_a_function_gives_keys_back_as_keys(client):
     np.testing.assert_allclose(once["x"], expected["x"], rtol=1e-14)
     scanned, _ = jax.lax.scan(lambda s, _: (run(s).state, None), start, None, length=2)
     np.testing.assert_array_equal(scanned["x"], once["x"])
+
+
+# What JAX keeps above 0 or -1 by numbers that narrower formats round to these, and what it keeps below 1.
+OPEN = {
+    "uniform": jax.random.uniform,
+    "gumbel": jax.random.gumbel,
+    "categorical": lambda key: jax.random.categorical(key, jnp.zeros(3)) * 1.0,
+    "logistic": jax.random.logistic,
+    "laplace": jax.random.laplace,
+    "truncated normal": lambda key: jax.random.truncated_normal(key, -6.0, 6.0),
+    "exponential": jax.random.exponential,
+}
+
+
+@pytest.mark.parametrize("random", ["threefry", "philox"])
+@pytest.mark.parametrize("name", OPEN)
+def test_draws_are_finite_in_every_format(client, name, random):
+    def step(state):
+        key, own = jax.random.split(state["key"])
+        return {"key": key, "x": OPEN[name](own)}
+
+    world = simgrad.jax.world(step, state={"key": jax.random.key(0), "x": 0.0}, random=random, observe=["x"])
+    keys = jax.random.split(jax.random.key(1), 2000)
+    for policy in ("f32", "bf16_unsafe", "f16_unsafe"):
+        r = client.rollout(world, steps=2, initial={"key": keys, "x": 0.0}, policy=policy, record=["x"])
+        assert r.instances == 2000 and r.ok.all(), r
+        assert np.unique(np.asarray(r.trajectory["x"], float)).size > (2 if name == "categorical" else 100)
+
+
+def test_keys_that_philox_does_not_read_say_how_many_instances_there_are(client):
+    def step(state):
+        key, own = jax.random.split(state["key"])
+        return {"key": key, "x": state["x"] + jax.random.normal(own), "m": state["m"]}
+
+    state = {"key": jax.random.key(0), "x": 0.0, "m": 2.0}
+    world = simgrad.jax.world(step, state=state, random="philox")
+    keys = jax.random.split(jax.random.key(1), 8)
+    r = client.rollout(world, steps=3, initial={**state, "key": keys})
+    assert r.instances == 8 and np.unique(r.state["x"]).size == 8
+    assert client.rollout(world, steps=3, initial={**state, "m": np.full(5, 2.0)}).instances == 5
+    with pytest.raises(ValueError, match="inputs of 5 and of 8 instances"):
+        client.rollout(world, steps=3, initial={**state, "key": keys, "m": np.full(5, 2.0)})
+    with pytest.raises(simgrad.InvalidArgument, match="instances"):
+        client.rollout(world, steps=3, initial={**state, "key": keys, "x": np.zeros(4)})

@@ -77,6 +77,41 @@ def test_a_nan_differs_from_itself(client, name):
     np.testing.assert_allclose(values_of(client, NAN[name], x), jax.vmap(NAN[name])(jnp.array(x)), rtol=1e-15)
 
 
+# Functions in whose steps JAX has a NaN constant that is chosen nowhere.
+WITH_NAN_BESIDE = {
+    "searchsorted": lambda x: x + jnp.searchsorted(jnp.array([0.2, 0.5, 0.9]), x),
+    "median": lambda x: x + jnp.median(jnp.stack([x, 2 * x, 0.3 + x])),
+    "quantile": lambda x: x + jnp.quantile(jnp.stack([x, 2 * x, 0.3 + x]), 0.3),
+    "interp": lambda x: jnp.interp(x, jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, 2.0])),
+    "take": lambda x: jnp.take(jnp.stack([x, 2 * x]), jnp.array([1]))[0],
+    "nanmax": lambda x: x + jnp.nanmax(jnp.stack([x, 2 * x])),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NAN_BESIDE)
+def test_a_nan_that_is_not_chosen_is_no_birth(client, name):
+    x = np.array([0.3, 0.6, 1.4])
+    function = WITH_NAN_BESIDE[name]
+    world = simgrad.jax.world(lambda s: {"x": function(s["x"])}, state={"x": 0.0}, objective={"o": lambda s: s["x"] ** 2})
+    g = client.gradient(world, steps=1, initial={"x": x}, objective="o", policy="f64")
+    assert g.ok.all(), g
+    np.testing.assert_allclose(g.state["x"], jax.vmap(function)(jnp.array(x)), rtol=1e-15)
+    expected = jax.vmap(jax.grad(lambda y: function(y) ** 2))(jnp.array(x))
+    np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-12)
+
+
+def test_a_nan_that_is_chosen_is_born_where_it_is(client):
+    fill = jnp.array([1.0, np.nan])
+
+    def step(state):
+        return {"x": jnp.where(state["x"] > 0.5, fill, state["x"])}
+
+    world = simgrad.jax.world(step, state={"x": jnp.zeros(2)})
+    r = client.rollout(world, steps=1, initial={"x": np.array([[0.3, 0.4], [0.9, 0.4], [0.3, 0.9]])}, policy="f64")
+    assert r.ok.tolist() == [True, True, False]
+    np.testing.assert_array_equal(r.state["x"], [[0.3, 0.4], [1.0, 0.4], [0.3, np.nan]])
+
+
 def test_halves_are_rounded_away_from_zero_and_what_is_below_is_not(client):
     below = np.nextafter(0.5, 0)
     x = [below, -below, 0.5, -0.5, 2.5, np.nextafter(1.5, 0), 1e300, np.inf]

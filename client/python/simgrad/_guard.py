@@ -24,7 +24,8 @@ def _die_with(guard: int) -> None:
 
 
 def _end_when_let_go(process: "subprocess.Popen[bytes]") -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # of no object that Python closes at its end, which may come while this waits
+        pass
     process.terminate()
     try:
         process.wait(_PATIENCE)

@@ -20,6 +20,13 @@ WORLD_HELP = (
 )
 
 
+def file_name(text: str) -> str:
+    """The argument of an option that names a file."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a file, and it is empty")
+    return text
+
+
 def add_config(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--config",

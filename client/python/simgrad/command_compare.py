@@ -14,6 +14,7 @@ from simgrad.command_arguments import (
     add_inputs,
     assignments,
     config_value,
+    file_name,
     print_fields,
     sent,
     world_of,
@@ -56,7 +57,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--split", action="store_true", help="divide the error of gradients into rounding and path"
     )
-    command.add_argument("--html", metavar="FILE.html", help="write a report there, in one file")
+    command.add_argument("--html", type=file_name, metavar="FILE.html", help="write a report there, in one file")
 
 
 def run(client: Client, options: argparse.Namespace) -> int:
@@ -74,7 +75,7 @@ def run(client: Client, options: argparse.Namespace) -> int:
         gradient=not options.no_gradient,
         split=options.split,
     )
-    if options.html:
+    if options.html is not None:
         pathlib.Path(options.html).write_text(result.html(), encoding="utf-8")
     print_fields(options, report.comparison_dict(result), lambda _: repr(result))
     return 0

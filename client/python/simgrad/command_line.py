@@ -1,7 +1,7 @@
 """The command line: simgrad info | worlds | program | rollout | gradient | compare | serve.
 
 Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 no server answered in time; 4 an
-instance is non-finite and --fail-on-nonfinite was given.
+instance is non-finite and --fail-on-nonfinite was given; 130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from simgrad.command_arguments import (
     add_inputs,
     array_of,
     assignments,
+    file_name,
     print_fields,
     sent,
     world_of,
@@ -33,6 +34,7 @@ from simgrad.policy import SETTINGS, Policy
 from simgrad.request import Declaration
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_NONFINITE = range(5)
+EXIT_INTERRUPTED = 130  # as a shell says of a command that ends by Ctrl-C
 
 # The fields that an override may set.
 _SETTINGS = {"role": SETTINGS, "site": tuple(name for name in SETTINGS if name != "scale")}
@@ -53,7 +55,7 @@ _EXAMPLES = """examples:
 Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list
 with one number per element, or @file.npy with an array of shape [field] or [instance, field].
 exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no answer in time,
-            4 an instance is non-finite and --fail-on-nonfinite was given"""
+            4 an instance is non-finite and --fail-on-nonfinite was given, 130 interrupted (Ctrl-C)"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(options, error, EXIT_UNREACHABLE)
     except errors.SimgradError as error:
         return _fail(options, error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        print("simgrad: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has left. Python would flush the rest at its end: it goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -97,14 +102,14 @@ def _first_token(file: pathlib.Path) -> str:
 
 
 def _connect(options: argparse.Namespace) -> Client:
-    secure = options.tls or options.tls_ca or options.tls_certificate or options.tls_key
+    files = (options.tls_ca, options.tls_certificate, options.tls_key)
     credentials = None
-    if secure:
+    if options.tls or any(file is not None for file in files):
         credentials = tls(
             options.tls_ca, certificate=options.tls_certificate, key=options.tls_key
         )
     token = None
-    if options.token_file:
+    if options.token_file is not None:
         token = _first_token(pathlib.Path(options.token_file))
     return Client(
         options.target,
@@ -128,10 +133,10 @@ def parser() -> argparse.ArgumentParser:
         help="deadline in seconds (default %(default)g)",
     )
     common.add_argument("--tls", action="store_true", help="TLS with the system's certificates")
-    common.add_argument("--tls-ca", metavar="PEM", help="TLS; who signed the server's certificate")
-    common.add_argument("--tls-certificate", metavar="PEM", help="our own, for mutual TLS")
-    common.add_argument("--tls-key", metavar="PEM", help="its private key")
-    common.add_argument("--token-file", metavar="FILE", help="bearer token to send, the first line of it")
+    common.add_argument("--tls-ca", type=file_name, metavar="PEM", help="TLS; who signed the server's certificate")
+    common.add_argument("--tls-certificate", type=file_name, metavar="PEM", help="our own, for mutual TLS")
+    common.add_argument("--tls-key", type=file_name, metavar="PEM", help="its private key")
+    common.add_argument("--token-file", type=file_name, metavar="FILE", help="bearer token to send, the first line of it")
     common.add_argument(
         "--no-retry",
         action="store_true",
@@ -272,6 +277,7 @@ def _add_answer(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--output",
+        type=file_name,
         metavar="FILE.npz",
         help="write the arrays there: ok, state.NAME, trajectory.NAME; value; gradients as params.NAME ...",
     )
@@ -346,7 +352,7 @@ def _finish(options: argparse.Namespace, result: Any) -> int:
     fields = report.result_dict(result)
     if options.program:
         fields["program"] = result.program.text
-    if options.output:
+    if options.output is not None:
         _write(options.output, result)
     print_fields(options, fields, lambda _: report.result_text(result, options.program))
     return EXIT_NONFINITE if options.fail_on_nonfinite and not result.ok.all() else EXIT_OK

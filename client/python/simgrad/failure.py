@@ -51,7 +51,10 @@ _NOT_CONNECTED = (
     "address list",
 )
 # A connection that would fail in the same way the next time.
+_OWN_UNUSABLE = "Failed to create security handshaker"
 _NOT_TRUSTED = ("SSL_ERROR_SSL", "not in peer certificate", "Hostname Verification")
+NOT_CONNECTED = "cannot connect to"
+REFUSED_CONNECTION = "connection refused; is the server running?"
 _BROKEN = (
     "Socket closed",
     "Stream removed",
@@ -85,7 +88,7 @@ def kind_of(error: SimgradError, reached: Reached) -> Kind:
     if error.reason in _GOING_AWAY:
         return Kind.DEPARTED
     if error.code == "UNAVAILABLE":
-        if _has(text, _NOT_TRUSTED):
+        if _OWN_UNUSABLE in text or _has(text, _NOT_TRUSTED):
             return Kind.FINAL
         if not error.reason and _has(text, _NOT_CONNECTED):
             return Kind.UNSENT
@@ -116,7 +119,7 @@ def message_of(error: SimgradError, target: str, timeout: float, reached: Reache
             return f"{target} cut the answer off {reached}, {unread}"
         return f"{target} cut the call off {reached}"
     if _has(text, _NOT_CONNECTED) or _has(text, _NOT_TRUSTED):
-        return f"cannot connect to {target}: {_why_not_connected(text)}"
+        return f"{NOT_CONNECTED} {target}: {_why_not_connected(text)}"
     if kind_of(error, reached) is Kind.DEPARTED:
         return f"the connection to {target} broke {reached}"
     return text
@@ -125,7 +128,13 @@ def message_of(error: SimgradError, target: str, timeout: float, reached: Reache
 def _why_not_connected(text: str) -> str:
     low = text.lower()
     if "connection refused" in low:
-        return "connection refused; is the server running?"
+        return REFUSED_CONNECTION
+    if _OWN_UNUSABLE in text:
+        return "the certificates or the key given to this client cannot be used"
+    if "certificate has expired" in low:
+        return "the server's certificate has expired"
+    if "certificate is not yet valid" in low:
+        return "the server's certificate is not valid yet, by the clock here"
     if "certificate verify failed" in low.replace("_", " "):
         return "the server's certificate is not signed by a certificate that is trusted here"
     if "wrong version number" in low.replace("_", " "):

@@ -442,7 +442,7 @@ def _formed(like: Any, values: Sequence[Any]) -> Any:
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
 
 
 def _site_of(body: Callable[..., Any]) -> str:

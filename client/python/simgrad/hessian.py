@@ -79,7 +79,7 @@ def _directions(
         sent = inputs[group] or {}
         for name, direction in arrays.items():
             if name not in sent:
-                raise ValueError(f"vector[{group!r}][{name!r}]: {group} has no such input")
+                raise ValueError(f"vector[{group!r}][{name!r}]: no such input is sent in {group}, whose numbers a vector moves")
             value = sent[name]
             if isinstance(value, Bits):
                 raise TypeError(f"{group}[{name!r}]: bits cannot be moved; send numbers")

@@ -190,9 +190,17 @@ class Path:
             f"{self.nbytes} bytes, structure {self.structure[:12]})"
         )
 
-    def take(self, instances: Iterable[int]) -> "Path":
-        """The path of some instances, by index."""
-        return Path(self.structure, self.layout, self._packed[np.asarray(list(instances), int)])
+    def take(self, instances: Iterable[int] | np.ndarray) -> "Path":
+        """The path of some instances: their indices, or a mask [N] of bools.
+
+        Errors: TypeError for numbers that are neither; IndexError for an index or a mask beyond the path.
+        """
+        chosen = np.asarray(instances if isinstance(instances, np.ndarray) else list(instances))
+        if not chosen.size:
+            chosen = chosen.astype(int)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iub":
+            raise TypeError(f"instances: indices or a mask of bools, not {chosen.dtype} of shape {chosen.shape}")
+        return Path(self.structure, self.layout, self._packed[chosen])
 
     def first_difference(self, other: "Path") -> FirstDifference:
         """Finds where each instance first decides otherwise in `other`.

@@ -131,7 +131,7 @@ class ProgramBuilder(ControlFlow):
     def test(self, site: str, condition: Expression, kind: str = "") -> Expression:
         """Makes a comparison an event with a name: b.test("cold", x < 0.5). It is a site at every
         level. `kind` declares what it is for: acceptance, membership, halt or guard."""
-        op = self._comparisons.pop(condition.value, None)
+        op = self._comparisons.pop(getattr(condition, "value", -1), None)
         if op is None:
             raise TypeError(f"{self.here()}test() names a comparison, such as x < 0.5, once")
         op.code, op.comparison, op.decision_site, op.test_kind = "event", op.code, site, kind

@@ -104,9 +104,12 @@ class Pool(pool.Pool):
             raise
         try:
             ray.get([actor.target.remote() for actor in self.actors], timeout=start_timeout)
-        except Exception as error:
+        except ray.exceptions.GetTimeoutError as error:
             self.close()
             raise RuntimeError(f"{servers} servers did not start in {start_timeout:g} s: {error}") from error
+        except Exception as error:
+            self.close()
+            raise RuntimeError(f"a server did not start: {error}") from error
 
     def close(self) -> None:
         """Ends calls that are under way, and the servers."""

@@ -11,7 +11,7 @@ import grpc
 
 from simgrad import errors
 from simgrad.clock import Clock
-from simgrad.failure import Kind, Reached, kind_of, message_of
+from simgrad.failure import NOT_CONNECTED, REFUSED_CONNECTION, Kind, Reached, kind_of, message_of
 from simgrad.retry import Retry
 from simgrad.retry_budget import RetryBudget
 
@@ -213,8 +213,12 @@ class Call:
     ) -> errors.SimgradError:
         notes = [f"{self.tries} tries"] if self.tries > 1 else []
         notes += [obstacle] if obstacle else []
-        if self._first_message and self._first_message != message:
-            notes.append(f"the first: {self._first_message}")
+        first = self._first_message
+        if first and first != message:
+            # A name may have several addresses, one the server's and another nobody's.
+            refused = message.endswith(REFUSED_CONNECTION) and first.startswith(NOT_CONNECTED)
+            notes.append(f"the last: {message}" if refused else f"the first: {first}")
+            message = first if refused else message
         error.args = (f"{message} ({'; '.join(notes)})" if notes else message,)
         error.tries = self.tries
         self._explain(error)

@@ -116,7 +116,6 @@ def rollout_spec(
     spec = simgrad_pb2.RolloutSpec(
         world=world.to_proto(),
         steps=steps,
-        instances=instances,
         policy=policy_message(policy),
         first_instance=first_instance,
         instance_ids=ids,
@@ -137,6 +136,7 @@ def rollout_spec(
         (spec.controls, controls, program_pb2.INPUT_KIND_CONTROL),
         (spec.data, data, program_pb2.INPUT_KIND_DATA),
     )
+    spec.instances = instances or unsent_instances(world, {kind: inputs for _, inputs, kind in groups})
     for target, inputs, kind in groups:
         for name, value in with_defaults(world, kind, inputs).items():
             target.append(_named_tensor(name, value, kind, declarations))
@@ -146,6 +146,15 @@ def rollout_spec(
 def with_defaults(world: World, kind: int, inputs: Any) -> Arrays:
     """The inputs of one kind that are sent, by name: the caller's, and the world's own defaults."""
     return {**world.array_defaults.get(kind, {}), **world.named(kind, inputs)}
+
+
+def unsent_instances(world: World, given: Mapping[int, Any]) -> int:
+    """How many instances arrays have that the world does not send, 0 where there are none; `given` by kind.
+    Raises ValueError where they have different numbers."""
+    counts = {n for kind, arrays in given.items() for n in world.unsent_instances(kind, arrays)}
+    if len(counts) > 1:
+        raise ValueError(f"inputs of {' and of '.join(map(str, sorted(counts)))} instances")
+    return next(iter(counts), 0)
 
 
 def distinct(objectives: Sequence[str]) -> Sequence[str]:
@@ -247,6 +256,8 @@ def loop_derivatives(
     loops: Mapping[str, Truncated | Implicit] | None,
 ) -> list[simgrad_pb2.LoopDerivative]:
     """The messages of a `loops` argument. Raises TypeError for what says no way through a loop."""
+    if loops is not None and not isinstance(loops, Mapping):
+        raise TypeError(f"loops: ways through loops by site, as {{'newton': sg.Truncated(3)}}, not {loops!r}")
     for site, how in (loops or {}).items():
         if not isinstance(how, (Truncated, Implicit)):
             raise TypeError(f"loops[{site!r}] is a simgrad.Truncated or a simgrad.Implicit, not {how!r}")

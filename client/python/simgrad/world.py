@@ -69,6 +69,10 @@ class World:
             raise TypeError(f"{_FIELD_OF_KIND[kind]} are arrays by name, a dict, not {given!r}")
         return given or {}
 
+    def unsent_instances(self, kind: int, given: Any) -> frozenset[int]:
+        """Numbers of instances that arrays of the caller have which the world does not send."""
+        return frozenset()
+
     @property
     def halt_messages(self) -> Mapping[str, str]:
         """Messages of halts, by name, where their authors give any."""

@@ -19,6 +19,7 @@
 #include "precision/rounding.h"
 #include "precision/ulp.h"
 #include "sim/program/builder.h"
+#include "tests/sanitized.h"
 #include "tests/sim/decisions/executors.h"
 #include "tests/sim/equality/random.h"
 #include "tests/sim/work_maker.h"
@@ -301,7 +302,7 @@ std::optional<Flip> FirstFlip(const std::vector<Site>& sites, const StepDiagnost
 
 TEST(PlantedFlips, EachIsFoundAndNamedAndNoOtherIs) {
   int found = 0, named = 0, wrong = 0;
-  constexpr int kPrograms = 200;
+  constexpr int kPrograms = kSanitized ? 40 : 200;
   const auto executors = TestedExecutors();
   for (int seed = 0; seed < kPrograms; ++seed) {
     Random random(static_cast<uint64_t>(seed) + 1);
@@ -449,7 +450,7 @@ double Moved(const Leaf& leaf, double x, double ulps) {
 }
 
 TEST(PlantedFlips, HalfOfTheMarginFlipsNoFormula) {
-  constexpr int kPrograms = 200;
+  constexpr int kPrograms = kSanitized ? 40 : 200;
   int programs = 0, moved = 0, flipped = 0;
   const auto executors = TestedExecutors();
   for (uint64_t seed = 1; programs < kPrograms; ++seed) {

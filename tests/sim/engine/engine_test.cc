@@ -11,6 +11,7 @@
 #include "precision/loss_scale.h"
 #include "sim/program/builder.h"
 #include "sim/program/field_error.h"
+#include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
 #include "tests/sim/work_maker.h"
 
@@ -458,7 +459,8 @@ TEST(Engine, AStepThatTakesLongEndsInItsMiddleForTheReasonOfTheObserver) {
     ASSERT_TRUE(engine.Execute(std::move(whole), patient).ok());
     ASSERT_GT(questions, 8) << executor->name();
     const int all = questions;
-    for (int last : {1, 2, all}) {  // forward; forward; in reverse
+    for (int last : kSanitized ? std::vector{2, all}
+                               : std::vector{1, 2, all}) {  // forward; forward; in reverse
       Late late;
       questions = 0;
       Work work = LongStep();

@@ -16,6 +16,7 @@
 #include "sim/backend/compiled/compiled_executor.h"
 #endif
 #include "sim/program/builder.h"
+#include "tests/sanitized.h"
 #include "tests/sim/equality/forwarding_run.h"
 #include "tests/sim/work_maker.h"
 
@@ -326,7 +327,7 @@ TEST_P(Stop, IsNotAskedBehindABirth) {
 
 // Ids that ascend are in order already.
 TEST_P(Stop, IsAskedForWhileInstancesAreOrdered) {
-  constexpr uint64_t kInstances = 1 << 16;
+  constexpr uint64_t kInstances = kSanitized ? 1 << 14 : 1 << 16;
   constexpr int64_t kSort = (kInstances * 16) / sim::WorkMeter::kPiece;  // a comparison is as much
   Work work = SineWork(1, {0, 0, 0}, kInstances, 1);
   int64_t looks = 0;
@@ -352,7 +353,7 @@ TEST_P(Stop, IsAskedForWhileInstancesAreOrdered) {
 
 // Calls without a status: their caller asks whether they were stopped.
 TEST_P(Stop, IsAskedForWhereStatesAreCopied) {
-  constexpr int64_t kInstances = 1 << 10, kElements = 1 << 12;
+  constexpr int64_t kInstances = kSanitized ? 1 << 8 : 1 << 10, kElements = 1 << 12;
   constexpr int64_t kNumbers = kInstances * kElements;
   Work work = SineWork(kElements, {0, 0, 0}, kInstances, 1);
   int64_t looks = 0;

@@ -21,6 +21,7 @@
 #include "sim/program/builder.h"
 #include "sim/program/lower.h"
 #include "sim/text.h"
+#include "tests/sanitized.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random.h"
 #include "tests/sim/equality/random_case.h"
@@ -35,11 +36,6 @@ using compiled::Effort;
 using compiled::Isa;
 using compiled::Mapping;
 
-#ifdef SIMGRAD_SANITIZED
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 constexpr uint64_t kCases = kSanitized ? 12 : 60;
 
 uint64_t Cases() { return std::getenv("SIMGRAD_LONG") != nullptr ? 20 * kCases : kCases; }
@@ -342,9 +338,7 @@ TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceWithElementsInTheLanes) {
 // The best code of hundreds of pieces, and of random programs of many hundred operations. What quick
 // code gives of those is compared by large_equality_test.cc.
 TEST(CompiledEqualityTest, TheBestCodeOfLargeProgramsGivesTheBitsOfTheReference) {
-#ifdef SIMGRAD_SANITIZED
-  GTEST_SKIP() << "best code of large programs takes minutes to compile under sanitizers";
-#endif
+  if (kSanitized) GTEST_SKIP() << "best code of large programs takes minutes to compile here";
   const uint64_t cases = std::getenv("SIMGRAD_LONG") != nullptr ? 20 : 2;
   for (uint64_t seed = 1; seed <= cases && !HasFailure(); ++seed) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, "seed " + std::to_string(seed));

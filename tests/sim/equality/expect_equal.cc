@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "sim/backend/reference/reference_executor.h"
+#include "tests/sanitized.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
 #include "tests/sim/equality/single_row.h"
@@ -14,13 +15,14 @@
 namespace simgrad::sim::equality {
 namespace {
 
-constexpr uint64_t kCases = 600;
+constexpr uint64_t kCases = 400;
+constexpr uint64_t kLongTimes = 30;  // as many times more under --long
 constexpr int kReportedFailures = 3;
 // Under sanitizers: other cases than without, fewer of them.
-[[maybe_unused]] constexpr uint64_t kSanitizedCases = 150;
-[[maybe_unused]] constexpr uint64_t kSanitizedLargeCases = 2;
-[[maybe_unused]] constexpr uint64_t kSanitizedMatmulCases = 10;
-[[maybe_unused]] constexpr uint64_t kFirstSanitizedSeed = 1'000'001;
+constexpr uint64_t kSanitizedCases = 60;
+constexpr uint64_t kSanitizedLargeCases = 2;
+constexpr uint64_t kSanitizedMatmulCases = 10;
+constexpr uint64_t kFirstSanitizedSeed = 1'000'001;
 
 uint64_t FromEnvironment(const char* name) {
   const char* text = std::getenv(name);
@@ -33,13 +35,11 @@ struct Seeds {
 };
 
 // `plain`, with as many as the environment and the build ask for.
-Seeds Chosen(Seeds plain, [[maybe_unused]] Seeds sanitized) {
+Seeds Chosen(Seeds plain, Seeds sanitized) {
   if (const uint64_t one = FromEnvironment("SIMGRAD_SEED"); one != 0) return {one, 1};
-#ifdef SIMGRAD_SANITIZED
-  plain = sanitized;
-#endif
-  plain.count *= FromEnvironment("SIMGRAD_LONG") != 0 ? 20 : 1;
-  return plain;
+  Seeds seeds = kSanitized ? sanitized : plain;
+  if (FromEnvironment("SIMGRAD_LONG") != 0) seeds.count *= kLongTimes;
+  return seeds;
 }
 
 Seeds ChosenSeeds() { return Chosen({1, kCases}, {kFirstSanitizedSeed, kSanitizedCases}); }

@@ -9,6 +9,7 @@
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/program/held_bytes.h"
 #include "sim/program/lower.h"
+#include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
@@ -16,7 +17,7 @@
 namespace simgrad::sim::equality {
 namespace {
 
-constexpr uint64_t kCases = 60;
+constexpr uint64_t kCases = kSanitized ? 15 : 60;
 
 using Lowered = std::shared_ptr<const NumericalProgram>;
 

@@ -4,16 +4,13 @@
 
 #include <limits>
 
+#include "tests/sanitized.h"
 #include "tests/sim/nonfinite/trial.h"
 
 namespace simgrad::nonfinite {
 namespace {
 
-#ifdef SIMGRAD_SANITIZED
-constexpr int kCases = 12;
-#else
-constexpr int kCases = 60;
-#endif
+constexpr int kCases = kSanitized ? 12 : 60;
 
 class HiddenNonFinite : public testing::TestWithParam<ExecutorCase> {};
 

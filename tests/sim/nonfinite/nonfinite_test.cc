@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "tests/sanitized.h"
 #include "tests/sim/nonfinite/trial.h"
 
 namespace simgrad::nonfinite {
@@ -22,11 +23,7 @@ constexpr int kAdjoint = 500;
 // forward run by its remainders by 2 and 3, those of the adjoint in turn.
 int StrideOf(const std::string& executor) {
   if (std::getenv("SIMGRAD_LONG") != nullptr) return 1;
-#ifdef SIMGRAD_SANITIZED
-  constexpr int kOfReference = 7, kOfCompiled = 7;
-#else
-  constexpr int kOfReference = 1, kOfCompiled = 5;
-#endif
+  constexpr int kOfReference = kSanitized ? 15 : 1, kOfCompiled = kSanitized ? 15 : 5;
   return executor == "reference" ? kOfReference : kOfCompiled;
 }
 

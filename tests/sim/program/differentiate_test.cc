@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/op/op_info.h"
+#include "tests/sanitized.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/planted_faults.h"
 #include "tests/sim/equality/random_case.h"
@@ -186,11 +187,7 @@ TEST(DifferentiateTest, CentralDifferencesSeeAWrongAdjoint) {
 }
 
 // Sanitizers see a sample, too few for the minima.
-#ifdef SIMGRAD_SANITIZED
-constexpr uint64_t kRandomPrograms = 60;
-#else
-constexpr uint64_t kRandomPrograms = 400;
-#endif
+constexpr uint64_t kRandomPrograms = kSanitized ? 60 : 400;
 
 TEST(DifferentiateTest, GradientsOfRandomProgramsAgreeWithCentralDifferences) {
   Tally tally;

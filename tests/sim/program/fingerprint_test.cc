@@ -5,15 +5,14 @@
 #include <map>
 #include <string>
 
+#include "tests/sanitized.h"
 #include "tests/sim/program/fingerprint_groups.h"
 
 namespace simgrad::sim {
 namespace {
 
 TEST(Fingerprint, EveryGroupOfProgramsIsWhatItWas) {
-#ifdef SIMGRAD_SANITIZED
-  GTEST_SKIP() << "other tests lower and differentiate random programs under sanitizers";
-#endif
+  if (kSanitized) GTEST_SKIP() << "other tests lower and differentiate random programs";
   std::ifstream file(std::string(SIMGRAD_TEST_DATA) + "/fingerprints.txt");
   std::map<std::string, std::string> known;
   for (std::string name, digest; file >> name >> digest;) known[name] = digest;

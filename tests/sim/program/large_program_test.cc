@@ -26,13 +26,14 @@
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
 #include "sim/program/verify.h"
+#include "tests/sanitized.h"
 #include "tests/sim/equality/large_coverage.h"
 #include "tests/sim/program/shaped_programs.h"
 
 namespace simgrad::sim {
 namespace {
 
-constexpr int64_t kSizes[] = {5'000, 45'000};
+constexpr int64_t kSizes[] = {5'000, kSanitized ? 15'000 : 45'000};
 
 precision::Policy Bf16() {
   precision::PolicySpec spec;

@@ -33,6 +33,7 @@ from simgrad.jax.node import (
 )
 
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+_NEAR = 2.0**-6  # what is nearer to a power of two than this is rounded to it in some format
 _REVERSED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
@@ -196,6 +197,19 @@ class Graph(Layout):
         """The largest number below 1 of the format that it is computed in: f64's where that is the policy's."""
         return self.make("next_after", [np.ones(()), np.zeros(())], {}, (), REAL)
 
+    def above(self, number: float) -> Value:
+        """A number above -1 or 0 that stays above it in every format, also where the format rounds it to that."""
+        for end in (-1.0, 0.0):
+            if end < number < end + _NEAR:
+                after = self.make("next_after", [np.asarray(end), np.asarray(end + 1.0)], {}, (), REAL)
+                return self.emit("max", np.asarray(number), after)
+        return np.asarray(number)
+
+    def is_f16(self) -> Value:
+        """1 where it is computed in f16, else 0: of the formats, f16 alone has 1 - 2^-11 below 1. It is no test."""
+        gap = self.emit("sub", np.ones(()), self.below_one())
+        return self.logic("and", self.convert(self.emit("mul", gap, np.asarray(2.0**11)), I32), np.ones((), I32))
+
     def draw(self, op: str, shape: Sequence[int], dtype: Any) -> Node:
         """A draw of its own: uniform, normal, or random_bits; it is never moved, and equals no other one."""
         self.notes["draws of the language"] += 1
@@ -222,12 +236,24 @@ class Graph(Layout):
             return self._known_select(condition, a, b)
         if condition.op == "not":
             return self.select(self.value(condition.operands[0]), b, a)
+        a, b = self._made_where(condition, True, a), self._made_where(condition, False, b)
         if a.dtype == BOOL:
             if _is_all(a, True) and _is_all(b, False):
                 return condition
             if _is_all(a, False) and _is_all(b, True):
                 return self.logic("not", condition)
         return self.make("select", [condition, a, b], {}, a.shape, a.dtype)
+
+    def _made_where(self, condition: Node, chosen: bool, x: Value) -> Value:
+        """A constant, whose NaN is made only where the condition is `chosen`: made elsewhere, it would be a birth
+        that nothing reads."""
+        if isinstance(x, Node) or x.dtype != REAL or not np.isnan(x).any():
+            return x
+        is_nan = np.isnan(x)
+        divisors = [np.where(is_nan, 0.0, 1.0), np.ones(x.shape)]
+        chosen_first = divisors if chosen else divisors[::-1]
+        made = self.emit("div", np.zeros(x.shape), self.make("select", [condition, *chosen_first], {}, x.shape, REAL))
+        return self._known_select(is_nan, made, np.where(is_nan, 0.0, x))
 
     def _known_select(self, condition: np.ndarray, a: Value, b: Value) -> Value:
         if condition.all():

@@ -92,12 +92,8 @@ class JaxWorld(World):
         group = self.groups.get(word)
         if group is None:
             raise TypeError(f"this world has no {word}")
-        if _is_by_name(given, group):
-            leaves = [given.get(name) for name in group.names]
-        else:
-            leaves = group.flat(given)
         found = {}
-        for name, example, key, leaf in zip(group.names, group.examples, group.keys, leaves):
+        for name, example, key, leaf in zip(group.names, group.examples, group.keys, _leaves(given, group)):
             if leaf is None or (key is not None and self._random == "philox"):
                 continue
             if (kind, name) in self._declared:
@@ -105,6 +101,24 @@ class JaxWorld(World):
             elif word != "state" or name in self.constants:
                 self._check_constant(word, name, leaf, example)
         return found
+
+    def unsent_instances(self, kind: int, given: Any) -> frozenset[int]:
+        group = self.groups.get(_KIND_OF[kind])
+        if given is None or group is None:
+            return frozenset()
+        is_stepped = isinstance(given, PerStep)
+        leaves = _leaves(given.array if is_stepped else given, group)
+        counts = set()
+        for name, example, key, leaf in zip(group.names, group.examples, group.keys, leaves):
+            is_sent = (kind, name) in self._declared and (key is None or self._random != "philox")
+            if leaf is None or is_sent:
+                continue
+            stepped = is_stepped or isinstance(leaf, PerStep)
+            array = leaf.array if isinstance(leaf, PerStep) else leaf
+            own = example.ndim - (key is not None and is_key(array))  # in an example a key is its words
+            if np.ndim(array) > own + stepped:
+                counts.add(len(array))
+        return frozenset(counts)
 
     def _check_constant(self, word: str, name: str, leaf: Any, example: np.ndarray) -> None:
         array = _array(name, leaf, example)
@@ -172,6 +186,11 @@ def _is_by_name(given: Any, group: Group) -> bool:
     if not isinstance(given, Mapping) or not all(isinstance(k, str) for k in given):
         return False
     return set(given) <= set(group.names)
+
+
+def _leaves(given: Any, group: Group) -> list[Any]:
+    """The leaves of a caller's pytree, or of its arrays by name, in the group's order."""
+    return [given.get(name) for name in group.names] if _is_by_name(given, group) else group.flat(given)
 
 
 def _array(name: str, leaf: Any, example: np.ndarray) -> Any:

@@ -15,7 +15,7 @@ from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
 from simgrad.jax.rules_elementwise import carrying
-from simgrad.jax.rules_random import draws_normally, normals_of
+from simgrad.jax.rules_random import draws_normally, is_uniform, normals_of, uniform_of
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
 
@@ -25,6 +25,8 @@ def _inlined(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     params = equation.params
     if draws_normally(equation):
         return normals_of(low, equation, operands)
+    if is_uniform(equation):
+        return uniform_of(low, equation, operands)
     return low.jaxpr(params.get("jaxpr") or params["call_jaxpr"], operands)
 
 

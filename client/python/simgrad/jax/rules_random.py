@@ -20,6 +20,7 @@ from simgrad.jax.node import I64, REAL, U32, Node, Value, neutral
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 # By width of a format of reals: bits behind the point, and the word of 1.
+_BITS_OF_F16 = 15  # of a draw: its largest number is below 2^16
 _MANTISSA = {32: (23, 0x3F800000), 64: (52, 0x3FF0000000000000)}
 
 
@@ -100,6 +101,20 @@ def _bits(low: Lowering, equation: Any, operands: Operands) -> Value:
     return low.function(_over(lambda key: bits(key, width, shape), len(aval.shape)), operands[0])[0]
 
 
+def is_uniform(equation: Any) -> bool:
+    """Whether it is what jax.random.uniform calls."""
+    return bool(equation.params.get("name") == "_uniform")
+
+
+def uniform_of(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """The result of jax.random.uniform. Its lowest number stays above what JAX keeps it from: -1, or 0."""
+    ends = [
+        low.graph.above(float(x)) if not isinstance(x, Node) and x.shape == () and x.dtype == REAL else x
+        for x in operands
+    ]
+    return low.jaxpr(equation.params["jaxpr"], ends)
+
+
 def draws_normally(equation: Any) -> bool:
     """Whether it is what jax.random.normal calls."""
     return bool(equation.params.get("name") == "_normal_real")
@@ -173,8 +188,13 @@ def _fraction(low: Lowering, x: Value, real: np.dtype) -> Value | None:
             return None
         if below.op == "random_bits":
             return graph.uniform_of(below)
-        # Narrower formats than JAX's would round the largest of these to 1.
-        scaled = graph.arithmetic("mul", graph.convert(y, REAL), np.asarray(2.0**-behind))
+        # Narrower formats than JAX's would round the largest of these to 1, and f16 has no integer as large.
+        few, more = graph.is_f16(), behind - _BITS_OF_F16
+        dropped = graph.arithmetic("mul", graph.convert(few, y.dtype), np.asarray(more, y.dtype))
+        unit, other = 2.0**-behind, 2.0**-_BITS_OF_F16
+        chosen = graph.arithmetic("mul", graph.convert(few, REAL), np.asarray(other - unit))
+        scaled = graph.convert(graph.emit("shr", y, dropped), REAL)
+        scaled = graph.arithmetic("mul", scaled, graph.arithmetic("add", np.asarray(unit), chosen))
         return graph.emit("min", scaled, graph.below_one())
     return None
 

@@ -34,6 +34,7 @@ def page(comparison: Comparison) -> str:
     body = [
         f"<h1>{escape(names)}</h1>",
         f"<p>{some.instances} instances, {some.steps} steps. Reference: {escape(comparison.reference)}.</p>",
+        *_note_on_points(some.steps),
         *(f'<p class="why">{_said(pair.why)}</p>' for pair in comparison.pairs.values()),
         *(_pair(pair) for pair in comparison.pairs.values()),
     ]
@@ -43,6 +44,15 @@ def page(comparison: Comparison) -> str:
         + "\n".join(body)
         + "\n</body></html>\n"
     )
+
+
+def _note_on_points(steps: int) -> list[str]:
+    if steps <= svg.COLUMNS:
+        return []
+    shared = -(-steps // svg.COLUMNS)
+    return [
+        f"<p>Up to {shared} steps share a point of a line: it shows the largest of their numbers, of margins the smallest.</p>"
+    ]
 
 
 def _pair(pair: Pair) -> str:
@@ -72,14 +82,15 @@ def _forks(pair: Pair) -> str:
         return "<p>Paths are not compared: the two have another number of steps.</p>"
     if not forks.count:
         return "<p>No paths part.</p>"
-    site = np.array([name or "?" for name in forks.site])
-    names = dict.fromkeys([*forks.sites(), *site[forks.located].tolist()])
+    site = np.array([name or "unknown site" for name in forks.site])
+    located = forks.located & forks.parted
+    names = dict.fromkeys([*forks.sites(), *site[located].tolist()])
     drawn = []
     for k, name in enumerate(names):
-        here = forks.step[(site == name) & forks.located]
+        here = forks.step[(site == name) & located]
         counts = np.bincount(here, minlength=pair.reference_result.steps)
         drawn.append(svg.Bars(name, counts, svg.COLOURS[k % len(svg.COLOURS)]))
-    unknown = forks.count - int(np.count_nonzero(forks.located & forks.parted))
+    unknown = forks.count - int(np.count_nonzero(located))
     note = f"<p>{unknown} further instances part at steps that were not located.</p>" if unknown else ""
     return (
         f"<h3>Where paths part: {forks.count} of {pair.other_result.instances} instances</h3>"
@@ -95,8 +106,7 @@ def _iterations(pair: Pair) -> str:
     drawn = []
     for k, (name, (mine, theirs)) in enumerate(pair.iterations.items()):
         colour = svg.COLOURS[k % len(svg.COLOURS)]
-        drawn.append(svg.Line(f"{name}, {pair.reference}", mine, colour, dashed=True))
-        drawn.append(svg.Line(f"{name}, {pair.other}", theirs, colour))
+        drawn += _of_both(pair, name, mine, theirs, colour)
     return (
         f"<h3>Iterations of loops, mean over instances (dashed: {escape(pair.reference)})</h3>"
         + svg.lines("iterations", drawn, "iterations")
@@ -107,15 +117,13 @@ def _iterations(pair: Pair) -> str:
 def _events(pair: Pair) -> str:
     drawn: list[svg.Line] = []
     for name, (mine, theirs) in pair.events.items():
-        if len(drawn) < 2 * len(svg.COLOURS) and (mine != theirs).any():
-            colour = svg.COLOURS[len(drawn) // 2]
-            drawn.append(svg.Line(f"{name}, {pair.reference}", mine, colour, dashed=True))
-            drawn.append(svg.Line(f"{name}, {pair.other}", theirs, colour))
+        if len(drawn) < 2 * len(svg.COLOURS) and not np.array_equal(mine, theirs):
+            drawn += _of_both(pair, name, mine, theirs, svg.COLOURS[len(drawn) // 2])
     if not drawn:
         return ""
     return (
         f"<h3>How often tests held that differ, over all instances (dashed: {escape(pair.reference)})</h3>"
-        + svg.lines("events", drawn, "held")
+        + svg.lines("events", drawn, "held in a step")
         + _line_legend(drawn)
     )
 
@@ -124,24 +132,27 @@ def _margins(pair: Pair) -> str:
     mine, theirs = traces_of(pair.reference_result), traces_of(pair.other_result)
     drawn = []
     for k, name in enumerate(n for n in mine if n in theirs):
-        colour = svg.COLOURS[k % len(svg.COLOURS)]
-        for who, trace, dashed in (
-            (pair.reference, mine[name], True),
-            (pair.other, theirs[name], False),
-        ):
-            drawn.append(svg.Line(f"{name}, {who}", np.abs(trace.margin_ulps), colour, dashed))
+        ours, others = (np.abs(traces[name].margin_ulps) for traces in (mine, theirs))
+        drawn += _of_both(pair, name, ours, others, svg.COLOURS[k % len(svg.COLOURS)])
     if not any(np.isfinite(line.values).any() for line in drawn):
         return ""
     return (
         f"<h3>Smallest margins of tests, in ulps of the test's format (dashed: {escape(pair.reference)})</h3>"
-        + svg.lines("margins", drawn, "ulps", log=True)
+        + svg.lines("margins", drawn, "ulps", log=True, joined=np.fmin)
         + _line_legend(drawn)
     )
 
 
+def _of_both(pair: Pair, name: str, mine: np.ndarray, theirs: np.ndarray, colour: str) -> list[svg.Line]:
+    """A line of each of the two runs, of which the reference's is dashed."""
+    return [
+        svg.Line(f"{name}, {pair.reference}", mine, colour, dashed=True, key=name),
+        svg.Line(f"{name}, {pair.other}", theirs, colour, key=name),
+    ]
+
+
 def _line_legend(drawn: Sequence[svg.Line]) -> str:
-    names = dict.fromkeys((line.name.rpartition(", ")[0], line.colour) for line in drawn)
-    return svg.legend(list(names))
+    return svg.legend(list(dict.fromkeys((line.key, line.colour) for line in drawn)))
 
 
 def _gradients(pair: Pair) -> str:

@@ -90,14 +90,14 @@ class Sensitivity:
         line = f" ({worst.line})" if worst.line else ""
         return Sentence(
             f"`{worst.site}`{line} is the knife edge: paths part there in {worst.runs} of {runs} {differ} in rounding alone, "
-            f"in {worst.share:.1%} of all instances.",
+            f"in {worst.share:.1%} of all pairs of run and instance.",
             {"site": worst.site, "line": worst.line, "flipped": worst.runs, "runs": runs, "share": worst.share},
         )
 
     def table(self) -> str:
         """The sites, then the digits: smallest and median over the elements."""
         runs = len(self.results)
-        rows = [["site", "line", "runs that flip", "instances", "closest test", "at"]]
+        rows = [["site", "line", "runs that flip", "pairs of run and instance", "closest test", "at"]]
         for s in self.sites:
             tested = np.isfinite(s.margin_ulps)
             rows.append(

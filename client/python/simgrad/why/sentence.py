@@ -225,8 +225,8 @@ def _of_absorption(pair: Pair) -> list[Sentence]:
         if 2 * now <= 1 or now <= before:
             continue
         text = (
-            f"In {pair.other} {now:.3g} of the additions into `{name}` at sampled steps are absorbed, so that it stands still "
-            f"where its derivative says that it moves ({before:.3g} in {pair.reference})."
+            f"In {pair.other} {now:.1%} of the additions into `{name}` at sampled steps are absorbed, so that it stands still "
+            f"where its derivative says that it moves ({before:.1%} in {pair.reference})."
         )
         said.append(_sentence(pair, text, {"state": name, "absorbed": now, "reference_absorbed": before}))
     return said
@@ -260,10 +260,15 @@ def _sentence(pair: Pair, text: str, facts: dict[str, Any]) -> Sentence:
 def _of_parts(pair: Pair) -> list[Sentence]:
     said = []
     for name, parts in (pair.split or {}).items():
+        differs = np.nan_to_num(np.where(np.isnan(parts.path), 0.0, parts.whole)).any()
+        if not differs and not parts.undefined:
+            continue  # that the two are equal has been said
         share = parts.share_of_path
         facts = {"input": name, "share_of_path": share, "undefined": parts.undefined, "elements": parts.whole.size}
         text = f"Of the error of the gradient of `{name}`, {share:.1%} is due to the path, and the rest to rounding"
-        if not np.nan_to_num(parts.path).any():
+        if not differs:
+            text = f"The gradient of `{name}` has no error that can be divided"
+        elif not np.nan_to_num(parts.path).any():
             text = f"The error of the gradient of `{name}` is rounding alone"
         elif not np.nan_to_num(parts.rounding).any():
             text = f"The error of the gradient of `{name}` is due to the path alone"

@@ -10,7 +10,7 @@ import numpy as np
 
 WIDTH, HEIGHT = 720, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 10, 34
-_COLUMNS = 360  # at most so many points or bars along the x axis
+COLUMNS = 360  # at most so many points or bars along the x axis
 # Distinct to most eyes; from the set of Okabe and Ito.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5c5c5c")
 PATH_COLOUR, ROUNDING_COLOUR = "#d55e00", "#0072b2"
@@ -18,12 +18,13 @@ PATH_COLOUR, ROUNDING_COLOUR = "#d55e00", "#0072b2"
 
 @dataclass(frozen=True)
 class Line:
-    """Values over steps, [T]; what is not finite leaves a gap."""
+    """Values over steps, [T]; what is not finite leaves a gap. `key` names the line in a legend."""
 
     name: str
     values: np.ndarray
     colour: str
     dashed: bool = False
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,11 @@ class _Axis:
         return [float((first + k) * unit) for k in range(count)]
 
 
-def lines(figure: str, drawn: Sequence[Line], y_label: str, log: bool = False) -> str:
-    """Lines over steps; on a logarithmic axis values that are not above 0 lie on its lower end."""
+def lines(
+    figure: str, drawn: Sequence[Line], y_label: str, log: bool = False, joined: np.ufunc = np.fmax
+) -> str:
+    """Lines over steps. Where steps share a point, it shows what `joined` makes of them (the largest); on a
+    logarithmic axis values that are not above 0 lie on its lower end."""
     steps = max((len(line.values) for line in drawn), default=0)
     values = np.concatenate([line.values[np.isfinite(line.values)] for line in drawn] or [np.zeros(0)])
     if log:
@@ -86,7 +90,7 @@ def lines(figure: str, drawn: Sequence[Line], y_label: str, log: bool = False) -
     body = []
     for line in drawn:
         runs: list[list[str]] = [[]]
-        for step, value in _thinned(line.values):
+        for step, value in _thinned(line.values, joined):
             if np.isfinite(value):
                 runs[-1].append(f"{x(step + 0.5):.1f},{y(max(value, low)):.1f}")
             elif runs[-1]:
@@ -104,7 +108,7 @@ def lines(figure: str, drawn: Sequence[Line], y_label: str, log: bool = False) -
 def bars(figure: str, drawn: Sequence[Bars], y_label: str) -> str:
     """Stacked bars over steps. Where steps share a bar, it shows their sum."""
     steps = max((len(b.values) for b in drawn), default=0)
-    edges = np.unique(np.linspace(0, steps, min(steps, _COLUMNS) + 1).astype(int))
+    edges = np.unique(np.linspace(0, steps, min(steps, COLUMNS) + 1).astype(int))
     if steps == 0:
         return _figure(figure, [], *_axes(1, 0.0, 1.0, False), y_label)
     sums = [np.add.reduceat(np.asarray(b.values, float), edges[:-1]) for b in drawn]
@@ -177,13 +181,13 @@ def _axes(steps: int, low: float, high: float, log: bool) -> tuple[_Axis, _Axis]
     return x, _Axis(low, high, HEIGHT - _BOTTOM, _TOP, log)
 
 
-def _thinned(values: np.ndarray) -> list[tuple[float, float]]:
-    """Steps and values; where there are too many, the smallest of each group of neighbours."""
-    if len(values) <= _COLUMNS:
+def _thinned(values: np.ndarray, joined: np.ufunc) -> list[tuple[float, float]]:
+    """Steps and values; where there are too many, each group of neighbours as one."""
+    if len(values) <= COLUMNS:
         return [(float(t), float(v)) for t, v in enumerate(values)]
-    edges = np.linspace(0, len(values), _COLUMNS + 1).astype(int)
-    least = np.fmin.reduceat(np.asarray(values, float), edges[:-1])
-    return [(float(t), float(v)) for t, v in zip(edges[:-1], least)]
+    edges = np.linspace(0, len(values), COLUMNS + 1).astype(int)
+    groups = joined.reduceat(np.asarray(values, float), edges[:-1])
+    return [(float(t), float(v)) for t, v in zip(edges[:-1], groups)]
 
 
 def _figure(

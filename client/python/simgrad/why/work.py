@@ -16,7 +16,7 @@ from simgrad.arrays import Bits, PerStep
 from simgrad.clock import Clock
 from simgrad.policy import Policy
 from simgrad.progress import ProgressCallback, observer_of
-from simgrad.request import Arrays, Cotangents, Declaration, declarations_of, with_defaults
+from simgrad.request import Arrays, Cotangents, Declaration, declarations_of, unsent_instances, with_defaults
 from simgrad.results import Gradient, Rollout
 from simgrad.v1 import program_pb2
 from simgrad.world import World
@@ -270,7 +270,11 @@ def work_of(
             if isinstance(x, PerStep) or np.ndim(_bare(x)) == of[n].rank + 2
         )
         counts |= {len(_bare(inputs[group][n])) for n in own[group]}
+    if unsent := unsent_instances(world, {kind: given[group] for group, kind in _KINDS.items()}):
+        counts.add(unsent)
     ids = np.array([int(i) for i in instance_ids], np.uint64)
+    if 0 in counts:
+        raise ValueError("inputs of 0 instances: a batch has at least one instance")
     number = instances or (max(counts) if counts else len(ids) or 1)
     if ids.size == 0:
         ids = np.arange(first_instance, first_instance + number, dtype=np.uint64)

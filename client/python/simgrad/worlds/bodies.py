@@ -42,6 +42,8 @@ def bodies(
       tol: of a velocity, where the solver stops (1e-5 suits f32); max_iter: its sweeps.
     Observables: energy, touching (contacts). Objective: spread (mean |x|^2 of z[T]).
     """
+    if spheres < 1:
+        raise ValueError(f"spheres {spheres}: at least 1")
     edges = np.broadcast_to(np.asarray(box, float), dimensions)
     # Spheres with walls at 0, with walls at the edges, and pairs. The walls are the last body.
     a, b = np.triu_indices(spheres, 1)

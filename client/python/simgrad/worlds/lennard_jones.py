@@ -50,6 +50,9 @@ def lennard_jones(
     if box is not None and box < 2 * (cutoff + (skin or 0)):
         raise ValueError(f"box {box}: at least twice the cutoff of {cutoff} and the skin")
 
+    if skin is None and capacity is not None:
+        raise ValueError(f"capacity {capacity}: of the list, which there is with a skin")
+
     every = AllPairs(particles, box)
     neighbours = every if skin is None else VerletList(every, cutoff, skin, capacity)
     states: dict[str, Any] = neighbours.states(dimensions)

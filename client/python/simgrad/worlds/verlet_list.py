@@ -99,7 +99,7 @@ class VerletList:
         count, number = np.cumsum(near.astype("i32")), np.arange(q.size, dtype=np.int32)
         place = sgf.where(near, count - np.int32(1), np.int32(self._capacity))
         empty = sgf.builder(x).value(np.full(self._capacity, q.size, np.int32))
-        return {"pairs": empty.at[place].set(number), "built": x, "near": count[-1]}
+        return {"pairs": empty.at[place].set(number), "built": x, "near": near.astype("i32").sum()}
 
     def follow(self, x: Any, states: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """The states after this step, with a new list where a particle moved more than skin/2, and its pairs."""
