@@ -241,3 +241,101 @@ def test_a_hessian_of_a_world_without_controls_and_with_a_counter(client):
         world, {"params": {"k": 1.0}}, steps=3, initial={"x": 2.0, "n": 0}, params={"k": 1.5}, objective="x", policy="f64"
     )
     np.testing.assert_allclose(found.params["k"], 2.0 * 6 * 1.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.lax.reshape(x, (2, 3), (1, 0)),
+        lambda x: jnp.ravel(jnp.outer(x[0], x[1]), order="F")[:6].reshape(2, 3),
+        lambda x: jnp.reshape(x, (3, 2), order="F").T,
+    ],
+)
+def test_elements_are_reshaped_in_the_order_that_is_asked_for(client, function):
+    x = np.arange(1.0, 7.0).reshape(2, 3)
+
+    def step(state):
+        return {"x": 0.5 * state["x"] + function(state["x"])}
+
+    weights = np.arange(6.0).reshape(2, 3)
+    world = simgrad.jax.world(step, state={"x": x}, objective={"o": lambda s: jnp.sum(weights * s["x"] ** 2)})
+    g = client.gradient(world, steps=1, initial={"x": x}, objective="o", policy="f64")
+    np.testing.assert_array_equal(g.state["x"][0], step({"x": x})["x"])
+    expected = jax.grad(lambda x: jnp.sum(weights * step({"x": x})["x"] ** 2))(jnp.array(x))
+    np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("policy", ["f64", "f32", "f16_safe", "f16_unsafe"])
+def test_sums_of_unsigned_integers_are_numbers_of_every_format(client, policy):
+    def step(state):
+        return {"x": state["x"] * jnp.sum(state["b"]), "b": state["b"] + jnp.uint32(1)}
+
+    world = simgrad.jax.world(step, state={"x": np.ones(2), "b": np.array([1, 2, 3], np.uint32)})
+    r = client.rollout(world, steps=2, policy=policy)
+    assert r.ok.all() and np.asarray(r.state["x"], float).tolist() == [[54.0, 54.0]]
+
+
+def test_an_unsigned_integer_of_64_bits_is_rounded_once(client):
+    numbers = np.array([0, 1, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 1025, 2**64 - 1025, 2**64 - 1, 0x8000000000000400], np.uint64)
+
+    def step(state):
+        words = state["w"].astype(jnp.uint64)
+        x = ((words[0] << 32) | words[1]).astype(float)
+        return {"x": x, "w": state["w"] ^ jnp.asarray(state["x"] > 1.0, jnp.uint32)}
+
+    world = simgrad.jax.world(step, state={"x": 0.0, "w": np.zeros(2, np.uint32)})
+    words = np.stack([numbers >> np.uint64(32), numbers & np.uint64(0xFFFFFFFF)], 1).astype(np.uint32)
+    r = client.rollout(world, steps=1, initial={"x": 0.0, "w": words}, policy="f64")
+    assert r.state["x"].tolist() == [float(int(n)) for n in numbers]
+
+
+def test_a_nan_of_a_branch_is_born_where_the_branch_runs(client):
+    def step(state):
+        x = jax.lax.cond(state["x"][0] > 5, lambda: jnp.full(3, jnp.nan), lambda: state["x"] * 2)
+        return {"x": x + jax.scipy.linalg.expm(0.1 * jnp.outer(state["x"], state["x"]))[0]}
+
+    world = simgrad.jax.world(step, state={"x": np.array([0.3, 0.5, 0.7])})
+    x = np.array([[0.3, 0.5, 0.7], [6.0, 0.5, 0.7]])
+    r = client.rollout(world, steps=1, initial={"x": x}, policy="f64")
+    assert r.ok.tolist() == [True, False] and np.isnan(r.state["x"][1]).all()
+    np.testing.assert_allclose(r.state["x"][0], step({"x": jnp.array(x[0])})["x"], rtol=1e-14)
+
+
+@pytest.mark.parametrize("custom", ["keep", "inline"])
+def test_a_derivative_of_an_author_gives_no_birth_at_infinity(client, custom):
+    def step(state):
+        y = jnp.where(jnp.arange(3) < 1, state["x"], jnp.inf)
+        return {"x": state["x"] + jnp.exp(-jax.nn.softplus(y))}
+
+    world = simgrad.jax.world(step, state={"x": np.array([0.3, 0.5, 0.7])}, objective={"o": lambda s: jnp.sum(s["x"])}, custom=custom)
+    x = np.array([0.3, 0.5, 0.7])
+    g = client.gradient(world, steps=1, initial={"x": x}, objective="o", policy="f64")
+    assert g.ok.all(), g
+    np.testing.assert_allclose(g.initial["x"], jax.grad(lambda x: jnp.sum(step({"x": x})["x"]))(jnp.array(x)), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * jnp.abs(jnp.exp(1j * x)),
+        lambda x: x * jax.scipy.linalg.sqrtm(jnp.diag(x)).real.sum(0),
+        lambda x: jax.scipy.fft.dct(x),
+    ],
+)
+def test_complex_numbers_are_refused_with_their_line(function):
+    with pytest.raises(simgrad.jax.JaxWorldError, match=r"edges_test.py:\d+: .*of complex numbers"):
+        simgrad.jax.world(lambda s: {"x": function(s["x"])}, state={"x": np.array([0.7, 0.3])})
+
+
+def test_complex_numbers_that_are_known_are_computed_and_sent_back(client):
+    def step(state):
+        return {"x": state["x"] + jnp.abs(state["z"] * 1j) + jnp.real(jnp.fft.fft(jnp.arange(2.0)))[0], "z": state["z"]}
+
+    state = {"x": 1.0, "z": 3.0 + 4.0j}
+    world = simgrad.jax.world(step, state=state)
+    assert client.rollout(world, steps=1, initial=state, policy="f64").state["x"].tolist() == [7.0]
+
+
+def test_a_leaf_of_uint64_says_what_to_write():
+    with pytest.raises(ValueError, match="state b: a leaf of uint64; a world has int64 and uint32"):
+        simgrad.jax.world(lambda s: {"b": s["b"] * jnp.uint64(3)}, state={"b": np.array([1, 2**63], np.uint64)})

@@ -62,12 +62,19 @@ class Graph(Layout):
         """x as a node: numbers become a literal of the step."""
         if isinstance(x, Node):
             return x
+        if x.dtype == REAL and np.isnan(x).any():
+            return self._with_nan(x, np.where(np.isnan(x), 0.0, 1.0))
         key = (x.dtype.str, x.shape, x.tobytes())
         found = self._literals.get(key)
         if found is None:
             found = Node("literal", (), {"value": x}, x.shape, x.dtype, self.line, self.root)
             self._literals[key] = found
         return found
+
+    def _with_nan(self, x: np.ndarray, divisor: Value) -> Node:
+        """Numbers, divided by 1, and NaN as 0 / 0, which no literal holds: of the scope that reads it, so that it is
+        born where that runs. `divisor`: 0 in places of NaN, also of some alone, and 1 elsewhere."""
+        return self.make("div", [np.where(np.isnan(x), 0.0, x), divisor], {}, x.shape, REAL)
 
     def make(
         self,
@@ -130,6 +137,14 @@ class Graph(Layout):
         finally:
             self.scope = before
 
+    def results_of(self, scope: Scope, values: Sequence[Value]) -> list[Node]:
+        """What a region gives, as nodes of it or of the scopes around it."""
+        before, self.scope = self.scope, scope
+        try:
+            return [self.node(x) for x in values]
+        finally:
+            self.scope = before
+
     @contextlib.contextmanager
     def at(self, line: Line) -> Iterator[None]:
         before = self.line
@@ -179,6 +194,11 @@ class Graph(Layout):
     def as_number(self, a: Value) -> Value:
         """A bool as 0 or 1, for what ranks numbers."""
         return self.convert(a, I32) if a.dtype == BOOL else a
+
+    def motion(self, x: Value) -> Value:
+        """0, with the derivative of x where x is finite: inf - inf would be a birth."""
+        finite = self.select(self.emit("is_finite", x), x, np.zeros(()))
+        return self.arithmetic("sub", finite, self.emit("stop_gradient", finite))
 
     def halt(self, condition: Value, line: Line, message: str) -> bool:
         """Ends a run where a bool holds; False where none can stand: in a loop or a branch."""
@@ -249,11 +269,9 @@ class Graph(Layout):
         that nothing reads."""
         if isinstance(x, Node) or x.dtype != REAL or not np.isnan(x).any():
             return x
-        is_nan = np.isnan(x)
-        divisors = [np.where(is_nan, 0.0, 1.0), np.ones(x.shape)]
-        chosen_first = divisors if chosen else divisors[::-1]
-        made = self.emit("div", np.zeros(x.shape), self.make("select", [condition, *chosen_first], {}, x.shape, REAL))
-        return self._known_select(is_nan, made, np.where(is_nan, 0.0, x))
+        divisors = [np.where(np.isnan(x), 0.0, 1.0), np.ones(x.shape)]
+        ends = divisors if chosen else divisors[::-1]
+        return self._with_nan(x, self.make("select", [condition, *ends], {}, x.shape, REAL))
 
     def _known_select(self, condition: np.ndarray, a: Value, b: Value) -> Value:
         if condition.all():

@@ -201,6 +201,6 @@ def _array(name: str, leaf: Any, example: np.ndarray) -> Any:
         return array
     with np.errstate(invalid="ignore"):
         held = array.astype(example.dtype)
-    if array.dtype.kind not in "biuf" or not (held == array).all():
+    if array.dtype.kind not in "biufc" or not (held == array).all():
         raise ValueError(f"{name}: an input of {example.dtype} does not hold {array}")
     return held

@@ -13,9 +13,7 @@ _SMALL = 8  # elements; what is smaller is written as it is
 
 
 def write_literal(b: ProgramBuilder, array: np.ndarray) -> Expression:
-    """The array as values of the program. NaN and large integers, which no literal holds, are computed."""
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        return _with_nan(b, array)
+    """The array, which has no NaN, as values of the program. Large integers, which no literal holds, are computed."""
     if array.dtype == np.int64 and bool((np.abs(array >> 1) >= _EXACT // 2).any()):
         upper, lower = write_literal(b, array >> 32), write_literal(b, array & 0xFFFFFFFF)
         return b.or_(b.shl(upper, b.literal(32, array.shape, upper.element)), lower)
@@ -58,12 +56,3 @@ def _repeats(array: np.ndarray, axis: int) -> bool:
 
 def _counts(array: np.ndarray) -> bool:
     return array.dtype.kind != "b" and bool((array == np.arange(array.size)).all())
-
-
-def _with_nan(b: ProgramBuilder, array: np.ndarray) -> Expression:
-    """NaN as 0 / 0, where it stands."""
-    nan = np.isnan(array)
-    filled = b.broadcast_to(b.div(b.literal(0.0), b.literal(0.0)), array.shape)
-    if nan.all():
-        return filled
-    return b.select(write_literal(b, nan), filled, write_literal(b, np.where(nan, 0.0, array)))

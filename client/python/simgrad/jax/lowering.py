@@ -152,6 +152,8 @@ class Lowering:
         try:
             if self._is_evaluated(equation, operands):
                 return evaluated(equation, operands)
+            if _is_complex(equation):
+                raise NotLowered(f"{name!r} of complex numbers", "compute real and imaginary parts apart")
             if _is_narrow(equation):
                 raise NotLowered(f"{name!r} of integers of 8 or 16 bits", "use int32")
             found = self._rule(equation, operands)
@@ -188,8 +190,8 @@ class Lowering:
         """Whether JAX itself computes it: all is known, and no rule folds it faster."""
         if not operands or any(isinstance(x, Node) for x in operands):
             return False
-        wide = _is_wide(equation) and not nested_jaxprs(equation.params.values())
-        if not (wide or equation.primitive.name in EVALUATED) or getattr(equation, "effects", None):
+        whole = _is_complex(equation) or (_is_wide(equation) and not nested_jaxprs(equation.params.values()))
+        if not (whole or equation.primitive.name in EVALUATED) or getattr(equation, "effects", None):
             return False
         return sum(size_of(v.aval.shape) for v in equation.outvars) <= _MOST_ELEMENTS_EVALUATED
 
@@ -307,6 +309,12 @@ def _is_key(aval: Any) -> bool:
 def _is_wide(equation: Any) -> bool:
     """Whether it takes or gives u64."""
     return any(getattr(v.aval, "dtype", None) == U64 for v in (*equation.invars, *equation.outvars))
+
+
+def _is_complex(equation: Any) -> bool:
+    """Whether it takes or gives complex numbers, and calls nothing that would tell where."""
+    dtypes = [str(getattr(v.aval, "dtype", "")) for v in (*equation.invars, *equation.outvars)]
+    return any(x.startswith("complex") for x in dtypes) and not nested_jaxprs(equation.params.values())
 
 
 def _is_narrow(equation: Any) -> bool:

@@ -53,7 +53,7 @@ def _custom_jvp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
         except Exception as error:  # whatever the author's rule raises
             graph.notes[f"custom_jvp_call: inlined, as its rule fails: {str(error)[:60]}"] += 1
             return found
-        tangents = [graph.arithmetic("sub", x, _frozen(graph, x)) for x in (operands[k] for k in reals)]
+        tangents = [graph.motion(operands[k]) for k in reals]
         frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
         moved = low.jaxpr(rule_of, [*frozen, *tangents])
     graph.notes["custom_jvp_call: its author's derivative"] += 1
@@ -113,7 +113,7 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
         return _without_rule(low, called, operands, "as its rule gives more than 0 for a cotangent of 0")
     graph.notes["custom_vjp_call: its author's derivative"] += 1
     with low.inside_of_custom():
-        tangents = [graph.arithmetic("sub", x, _frozen(graph, x)) for x in (operands[k] for k in reals)]
+        tangents = [graph.motion(operands[k]) for k in reals]
         frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
         made = low.jaxpr(rule_of, [*frozen, *tangents])
     count = len(equation.outvars)

@@ -156,7 +156,7 @@ def _while_node(
 ) -> list[Value]:
     with graph.at(line):
         tested.results = [graph.node(goes_on)]
-        body.scope.results = [graph.node(body.results[k]) for k in body.varying]
+        body.scope.results = graph.results_of(body.scope, [body.results[k] for k in body.varying])
         attributes = {"carried": body.varying, "max_iter": cap}
         given = [initial[k] for k in body.varying]
         outputs = [(x.shape, x.dtype) for x in given]
@@ -268,8 +268,7 @@ def _for_node(
     stacked = body.results[len(initial) :]
     varying = body.varying
     with graph.at(line):
-        body.scope.results = [graph.node(body.results[k]) for k in varying]
-        body.scope.results += [graph.node(x) for x in stacked]
+        body.scope.results = graph.results_of(body.scope, [*(body.results[k] for k in varying), *stacked])
         attributes = {"carried": varying, "length": count, "reverse": reverse}
         given = [initial[k] for k in varying]
         outputs = [(x.shape, x.dtype) for x in given]
@@ -448,7 +447,7 @@ def _cond(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         return results
     with graph.at(line):
         for scope, branch_results in zip(scopes, made):
-            scope.results = [graph.node(branch_results[k]) for k in differing]
+            scope.results = graph.results_of(scope, [branch_results[k] for k in differing])
         outputs = [(made[0][k].shape, made[0][k].dtype) for k in differing]
         attributes = {"equation": id(equation)}
         choice = _choice(graph, index, len(branches))

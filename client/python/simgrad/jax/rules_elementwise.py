@@ -120,8 +120,7 @@ def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
     # At a base of 0 JAX's derivative by the exponent is 0, which is that of 1 to this power.
     is_zero = graph.compare("eq", base, np.zeros(base.shape))
     power = graph.emit("pow", graph.emit("stop_gradient", graph.select(is_zero, np.ones(()), base)), exponent)
-    moved = graph.arithmetic("sub", power, graph.emit("stop_gradient", power))
-    return carrying(graph, graph.emit("pow", base, graph.emit("stop_gradient", exponent)), moved)
+    return carrying(graph, graph.emit("pow", base, graph.emit("stop_gradient", exponent)), graph.motion(power))
 
 
 @rule(*COMPARISONS, "lt_to", "le_to", "eq_to")
@@ -177,8 +176,7 @@ def _with_slope(low: Lowering, x: Value, found: Value, slope: Callable[[Any], An
         return found
     held = graph.emit("stop_gradient", found)
     steep = low.function(slope, graph.emit("stop_gradient", x if of is None else of))[0]
-    moved = graph.arithmetic("sub", x, graph.emit("stop_gradient", x))
-    return carrying(graph, held, graph.arithmetic("mul", steep, moved))
+    return carrying(graph, held, graph.arithmetic("mul", steep, graph.motion(x)))
 
 
 def carrying(graph: Graph, held: Value, tangent: Value) -> Value:

@@ -33,11 +33,20 @@ def _convert(low: Lowering, equation: Any, operands: Operands) -> Value:
     graph, x = low.graph, operands[0]
     before, after = equation.invars[0].aval.dtype, equation.params["new_dtype"]
     if before == np.uint64 and neutral(after) == REAL:
-        upper, lower = (graph.convert(part, REAL) for part in _halves(low, x))
-        return graph.arithmetic("add", graph.arithmetic("mul", upper, np.asarray(2.0**32)), lower)
+        return _as_real(low, x)
     if neutral(before) == REAL:
         raise NotLowered("a real as an unsigned integer of 64 bits", "use int64, or uint32")
     return graph.convert(x, after)
+
+
+def _as_real(low: Lowering, x: Value) -> Value:
+    """The number, rounded once. One of 2^63 and more is halved and doubled: its last two bits become one that is set
+    where either is, which rounds alike in every format."""
+    graph, one = low.graph, np.ones((), I64)
+    is_large = graph.logic("and", graph.emit("shr", x, np.asarray(63, I64)), one)
+    halved = graph.logic("or", graph.emit("shr", x, is_large), graph.logic("and", x, is_large))
+    number = graph.convert(graph.logic("and", halved, np.asarray(2**63 - 1, I64)), REAL)
+    return graph.arithmetic("mul", number, graph.arithmetic("add", np.ones(()), graph.convert(is_large, REAL)))
 
 
 def _comparison(low: Lowering, equation: Any, operands: Operands) -> Value:

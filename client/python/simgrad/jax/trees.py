@@ -52,7 +52,7 @@ class Group:
         leaves = [leaf for _, leaf in paths]
         keys = tuple(leaf.dtype if is_key(leaf) else None for leaf in leaves)
         names = unique([path_name(path) or kind for path, _ in paths])
-        return cls(kind, tree, names, tuple(map(numbers, leaves)), keys)
+        return cls(kind, tree, names, tuple(_example(kind, n, leaf) for n, leaf in zip(names, leaves)), keys)
 
     @property
     def count(self) -> int:
@@ -77,6 +77,13 @@ class Group:
         return list(leaves)
 
 
+def _example(kind: str, name: str, leaf: Any) -> np.ndarray:
+    try:
+        return numbers(leaf)
+    except ValueError as error:
+        raise ValueError(f"{kind} {name}: {error}") from None
+
+
 def _is_per_step(x: Any) -> bool:
     return isinstance(x, PerStep)
 
@@ -99,6 +106,8 @@ def numbers(leaf: Any) -> np.ndarray:
         if not -(2**31) <= leaf < 2**31:
             raise ValueError(f"{leaf}: a Python integer is an i32 of a world; say np.int64({leaf})")
         return np.asarray(leaf, np.int32)
+    if getattr(leaf, "dtype", None) == np.uint64:
+        raise ValueError("a leaf of uint64; a world has int64 and uint32")
     return known_array(leaf)
 
 
