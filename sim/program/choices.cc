@@ -21,8 +21,9 @@ Type WithShape(const Type& type, Shape shape) { return {type.element, std::move(
 
 class PairWriter {
  public:
-  PairWriter(Program& program, const Op& op, std::vector<Op>& out, PassBudget& budget)
-      : w_(program, op, out, budget), op_(op) {}
+  PairWriter(Program& program, const Op& op, const Op* whole, std::vector<Op>& out,
+             PassBudget& budget)
+      : w_(program, op, out, budget), op_(op), whole_(whole) {}
 
   ValueId NewValue(Type type) { return w_.NewValue(std::move(type)); }
 
@@ -102,10 +103,21 @@ class PairWriter {
   }
 
   Pair OfConversion() {
-    const Type type = w_.TypeOf(w_.X(0));
-    const ValueId magnitude = w_.Do(kAbs, {w_.X(0)}, type);
+    if (whole_ != nullptr && whole_->code != kTrunc) return OfWhole();
+    const ValueId x = whole_ != nullptr ? whole_->operands[0] : w_.X(0);
+    const Type type = w_.TypeOf(x);
+    const ValueId magnitude = w_.Do(kAbs, {x}, type);
     const ValueId nearest = w_.Do(kRound, {magnitude}, type);
     return {magnitude, w_.Do(kMax, {nearest, w_.Number(1, type)}, type)};
+  }
+
+  // Floor and ceil decide on which side of an integer x is, round on which side of a half.
+  Pair OfWhole() {
+    const ValueId x = whole_->operands[0];
+    const Type type = w_.TypeOf(x);
+    if (whole_->code != kRound) return {x, w_.Do(kRound, {x}, type)};
+    const ValueId below = w_.Do(kFloor, {x}, type);
+    return {x, w_.Do(kAdd, {below, w_.Number(0.5, type)}, type)};
   }
 
   // Two rows, one behind the other.
@@ -176,6 +188,7 @@ class PairWriter {
 
   ExpansionWriter w_;
   const Op& op_;
+  const Op* const whole_;
 };
 
 // A line of one element leaves nothing to choose.
@@ -205,7 +218,7 @@ std::string OwnNameOfChoice(const Op& op) {
   return op.code == kLuPermutation ? "lu" : std::string(InfoOf(op.code).name);
 }
 
-void WriteChoice(Program& program, Op op, const std::string& site, TestKind kind,
+void WriteChoice(Program& program, Op op, const Op* whole, const std::string& site, TestKind kind,
                  std::vector<Op>& out, PassBudget& budget) {
   const ValueId result = op.results[0];
   const Type type = program[result].type;
@@ -216,7 +229,7 @@ void WriteChoice(Program& program, Op op, const std::string& site, TestKind kind
   test.label = op.label;
   test.attributes.site = site;
   test.attributes.kind = kind;
-  PairWriter writer(program, op, out, budget);
+  PairWriter writer(program, op, whole, out, budget);
   if (op.code == kCholesky || to_bool) {
     test.code = kEvent;
     test.attributes.comparison = to_bool ? Comparison::kNe : Comparison::kGt;

@@ -5,7 +5,9 @@
 //     argsort: each element in order and the next one, of the first key of reals
 //     lu_permutation: by column, the magnitudes of the pivot and of the runner-up
 //     cholesky: each pivot and 0
-//     conversion of a real x to an integer: |x| and the nearest integer other than 0
+//     conversion of a real x to an integer: |x| and the nearest integer other than 0;
+//       of floor(x) or ceil(x): x and the nearest integer; of round(x): x and the nearest half; of
+//       trunc(x): as of x
 //   The pair has the format in which the operation compares.
 // Cost: `argsort` and `argmax` take a few passes over what they read; pivots cost nothing more.
 // Threads: pure.
@@ -26,10 +28,11 @@ bool ChoosesByReals(const Program& program, const Op& op);
 // Returns the name of its test for a program that gives it none.
 std::string OwnNameOfChoice(const Op& op);
 
-// Appends `op` and its test, a choice or an event with the given site. Together they define the
+// Appends `op` and its test, a choice or an event with the given site. `whole` is the floor, ceil,
+// trunc or round that gives what a conversion converts, else null. Together they define the
 // values that were the results of `op`. The budget counts the values that are written, not the
 // operations.
-void WriteChoice(Program& program, Op op, const std::string& site, TestKind kind,
+void WriteChoice(Program& program, Op op, const Op* whole, const std::string& site, TestKind kind,
                  std::vector<Op>& out, PassBudget& budget);
 
 }  // namespace simgrad::sim

@@ -50,6 +50,9 @@ class Namer {
           op.code == kLiteral && std::all_of(numbers.begin(), numbers.end(), IsGuardsNumber);
       const bool moves = op.code == kBroadcast && of_guards_[Index(op.operands[0])];
       if (is_guards || moves) of_guards_[Index(op.results[0])] = true;
+      if (op.code == kFloor || op.code == kCeil || op.code == kTrunc || op.code == kRound) {
+        whole_.emplace(op.results[0], op);
+      }
       for (size_t k = 0; k < op.operands.size(); ++k) {
         const bool selects = op.code == kSelect && k == 0;
         const bool weighs = op.code == kConvert && program_.IsReal(op.results[0]);
@@ -93,7 +96,10 @@ class Namer {
     const TestKind kind =
         ReachesPredicate(Index(op.results[0])) ? TestKind::kTermination : TestKind::kEvent;
     const size_t first = out.size();
-    WriteChoice(program_, std::move(op), site, kind, out, budget_);
+    const auto whole = whole_.find(op.operands[0]);
+    const bool converts_whole = op.code == kConvert && whole != whole_.end();
+    WriteChoice(program_, std::move(op), converts_whole ? &whole->second : nullptr, site, kind, out,
+                budget_);
     for (size_t k = first; k < out.size(); ++k) budget_.WroteOp(out[k]);
   }
 
@@ -154,6 +160,7 @@ class Namer {
   std::vector<bool> behind_places_;
   std::vector<bool> of_guards_;              // literals that guards compare with
   std::vector<bool> elsewhere_, in_select_;  // what uses a value
+  std::unordered_map<ValueId, Op> whole_;    // what rounds to integers, by its result
   std::unordered_map<std::string, int64_t> occurrences_;
 };
 

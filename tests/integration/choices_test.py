@@ -1,6 +1,7 @@
 """What chooses by reals is a site with a margin; a loop tells its deciding test; gradients their zeros."""
 
 import numpy as np
+import pytest
 
 import simgrad as sg
 from simgrad.program import ProgramBuilder
@@ -108,3 +109,97 @@ def test_a_loss_scale_beyond_the_adjoint_warns(client):
     assert skipped and "overflowed f16" in warnings[0]
     skipped, warnings = warned(2**17)
     assert skipped and "is beyond f16" in warnings[0]
+
+
+def test_lines_of_choices_are_those_of_what_the_server_counts(client):
+    @sg.world
+    def w(x: sg.State[3], A: sg.Param[3, 3], B: sg.Param[4, 4]):
+        y = np.linalg.solve(A, x)
+        d = np.linalg.det(B)
+        with sg.role("solver", "mine"):
+            first = np.argmin(x)
+            i = x[0].astype("i32")
+            k = np.argmax(x)
+        return {"x": y + 0 * d + 0 * x[i % 3] + 0 * x[k] + 0 * x[first]}
+
+    top = w._function.__code__.co_firstlineno
+    params = {"A": np.diag([1.0, 2, 3]), "B": np.diag([50.0, 60, 70, 80])}
+    r = client.rollout(w, steps=1, initial={"x": np.array([1.0, 2, 3.5])}, params=params, policy="f64")
+    lines = {name: event.line.rpartition(":")[2] for name, event in r.events.items()}
+    assert lines["lu"] == str(top + 2) and lines["lu#1"] == str(top + 3)
+    assert lines["mine"] == str(top + 5)
+    assert lines["mine#1"] == lines["mine#2"] == ""  # a conversion, and what stands behind one
+
+
+def test_a_vjp_takes_no_lines_of_sites(client):
+    @sg.world
+    def w(x: sg.State[3]):
+        @sg.custom_vjp
+        def f(y):
+            return y * 0.5
+
+        @f.defvjp
+        def _(args, res, ct):
+            (y,) = args
+            return 0.5 * ct + 0 * y[np.argmax(y)] + 0 * np.where(sg.test("q", y > 0.1), 1.0, 0.0)
+
+        y = f(x)
+        k = np.argmax(x)
+        return {"x": np.where(sg.test("q", x > 1.0), y, x) + 0.01 * x[k]}
+
+    @w.objective
+    def total(x):
+        return np.sum(x)
+
+    top = w._function.__code__.co_firstlineno
+    g = client.gradient(w, steps=2, initial={"x": np.array([1.0, 2.0, 3.5])}, policy="f64", objective="total")
+    lines = {name: event.line.rpartition(":")[2] for name, event in g.events.items()}
+    assert lines == {"argmax": str(top + 12), "q": str(top + 13)}
+
+
+def test_a_table_of_numpy_takes_a_computed_index_as_a_literal(client):
+    table = np.array([3.0, 1.0, 4.0])
+
+    def world_of(f):
+        @sg.world
+        def w(x: sg.State[3], t: sg.Step):
+            return {"x": x + f(x, t % 3)}
+
+        return w
+
+    r = client.rollout(world_of(lambda x, i: sg.literal(table)[i]), steps=4, initial={"x": np.zeros(3)}, policy="f64")
+    assert r.state["x"].tolist() == [[11.0, 11.0, 11.0]]
+
+    def filled(x, i):
+        f = np.zeros(3)
+        f[0] = x[1]
+        return f
+
+    for wrong, said in (
+        (lambda x, i: table[i], r"sg\.literal\(table\)\[i\] takes a computed index"),
+        (lambda x, i: np.take(table, i), r"sg\.literal\(table\)\[i\] takes a computed index"),
+        (lambda x, i: np.reciprocal(x.astype(int)), "np.reciprocal takes reals"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            client.rollout(world_of(wrong), steps=1, initial={"x": np.zeros(3)})
+    with pytest.raises(ValueError) as failed:  # NumPy's own, which says why in its cause
+        client.rollout(world_of(filled), steps=1, initial={"x": np.zeros(3)})
+    assert "x.at[i].set(y)" in str(failed.value.__cause__)
+
+
+def test_the_margin_of_a_cell_is_the_distance_to_its_edge(client):
+    @sg.world
+    def w(x: sg.State[4]):
+        cells = [np.floor(x), np.ceil(x), np.round(x), np.trunc(x), x]
+        with sg.role("dynamics", "cells"):
+            places = [c.astype("i32") for c in cells]
+        table = sg.literal(np.arange(10.0))
+        return {"x": x + 0 * sum(table[p] for p in places)}
+
+    x = np.array([2.25, 0.5, 0.9375, 4.75])
+    names = ["cells", *(f"cells#{k}" for k in range(1, 5))]
+    r = client.rollout(w, steps=1, initial={"x": x}, policy="f64", margins=names)
+    edge = x - np.round(x)
+    whole = x - np.maximum(np.round(x), 1)
+    for name, expected in zip(names, (edge, edge, x - (np.floor(x) + 0.5), whole, whole)):
+        assert r.margins[name].reshape(-1).tolist() == expected.tolist(), name

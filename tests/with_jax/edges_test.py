@@ -339,3 +339,79 @@ def test_complex_numbers_that_are_known_are_computed_and_sent_back(client):
 def test_a_leaf_of_uint64_says_what_to_write():
     with pytest.raises(ValueError, match="state b: a leaf of uint64; a world has int64 and uint32"):
         simgrad.jax.world(lambda s: {"b": s["b"] * jnp.uint64(3)}, state={"b": np.array([1, 2**63], np.uint64)})
+
+
+def test_outputs_with_names_of_leaves_have_names_of_their_own(client):
+    def step(state):
+        x = state["x"] * 0.5
+        return {"x": x, "e": x * x}, {"e": 100 * x, "x": -x}
+
+    start = {"x": 1.0, "e": 0.0}
+    world = simgrad.jax.world(step, state=start, objective={"o": lambda s: s["e"]})
+    g = client.gradient(world, steps=2, initial=start, objective="o", policy="f64", record=["e.2", "x.2"])
+    assert (g.value, g.initial["x"]) == (0.0625, 0.125)
+    assert g.trajectory["e.2"].tolist() == [[50.0, 25.0]] and g.trajectory["x.2"].tolist() == [[-0.5, -0.25]]
+    with pytest.raises(simgrad.jax.JaxWorldError, match=r"'e'; observe=\['e'\] records the leaf"):
+        simgrad.jax.world(lambda s: step(s)[0], state=start, observe={"e": lambda s: s["x"]})
+
+
+def test_a_step_in_the_form_of_a_scan_makes_a_world(client):
+    def step(state):
+        new = {"x": state["x"] * 0.5, "v": state["x"]}
+        return new, new
+
+    world = simgrad.jax.world(step, state={"x": 1.0, "v": 0.0})
+    r = client.rollout(world, steps=2, policy="f64", record=["x.2", "v.2"])
+    assert r.trajectory["x.2"].tolist() == [[0.5, 0.25]] and r.trajectory["v.2"].tolist() == [[1.0, 0.5]]
+
+
+def test_names_that_are_made_equal_nothing_else():
+    state = {"a b": 1.0, "a_b": 2.0, "a_b.2": 3.0}
+    world = simgrad.jax.world(lambda s: {k: 0.5 * v for k, v in s.items()}, state=state)
+    assert len(set(world.state)) == 3
+
+
+def test_an_alias_that_is_another_sites_name_loses_no_line():
+    def step(state):
+        a = jnp.where(state["x"] > 0.3, state["x"] * 0.5, state["x"] * 0.7)
+        return {"x": jnp.where(a > 0.1, a * 0.5, a * 0.7)}
+
+    first = step.__code__.co_firstlineno + 1
+    world = simgrad.jax.world(step, state={"x": 1.0}, sites={f"edges_test.py:{n}": "b" for n in (first, first + 1)})
+    assert [(s.name, s.line, s.operations) for s in world.report().sites] == [
+        ("b", f"edges_test.py:{first}", 1),
+        ("b", f"edges_test.py:{first + 1}", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "given, error, said",
+    [
+        ({"max_iter": {"f": 2.7}}, ValueError, r"max_iter\['f'\]: a whole number from 1, not 2.7"),
+        ({"max_iter": {"f": 0}}, ValueError, r"max_iter\['f'\]: a whole number from 1, not 0"),
+        ({"max_iter": 20}, TypeError, "max_iter is a dict by name, not 20"),
+        ({"roles": "solver"}, TypeError, "roles is a dict by name, not 'solver'"),
+        ({"sites": "a"}, TypeError, "sites is a dict by name, not 'a'"),
+        ({"objective": len}, TypeError, "objective: functions by name"),
+        ({"objective": {"o": 3}}, TypeError, "objective 'o': a function, not 3"),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused_by_name(given, error, said):
+    with pytest.raises(error, match=said):
+        simgrad.jax.world(lambda s: {"x": s["x"] * 0.5}, state={"x": 1.0}, **given)
+
+
+def test_a_function_raises_where_an_error_ends_an_instance(client):
+    eqx = pytest.importorskip("equinox")
+
+    def step(state, params):
+        x = state["x"] + 0.1 * params["k"]
+        return {"x": eqx.error_if(x, x > 1.0, "x is too large")}
+
+    world = simgrad.jax.world(step, state={"x": 0.0}, params={"k": 1.0})
+    run = simgrad.jax.function(client, world, policy="f64", steps=3)
+    loss = lambda k: run({"x": 0.5}, params={"k": k}).state["x"] ** 2
+    assert float(jax.grad(loss)(1.0)) == pytest.approx(2 * 0.8 * 0.3)
+    for call in (loss, jax.grad(loss), jax.jit(loss), lambda k: jax.vmap(loss)(jnp.array([1.0, k]))):
+        with pytest.raises(Exception, match=r"x is too large \(edges_test.py:\d+\), in step \d of instance \d"):
+            call(5.0)

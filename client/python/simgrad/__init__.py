@@ -49,6 +49,7 @@ from simgrad.errors import (
 from simgrad.functions import (
     accept,
     builder,
+    literal,
     cond,
     custom_vjp,
     fake_quantize,

@@ -282,7 +282,8 @@ class Expression:
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
             f"{self.builder.here()}a value of a world has no numbers yet, so it is no array of NumPy: "
-            "np.stack([x, y]) makes an array of values, np.broadcast_to(x, shape) repeats one"
+            "np.stack([x, y]) makes an array of values, np.broadcast_to(x, shape) repeats one, and sg.literal(table)[i] "
+            "takes a computed index into a table of NumPy"
         )
 
     if not TYPE_CHECKING:
@@ -313,7 +314,8 @@ class Expression:
 
     def __float__(self) -> float:
         raise TypeError(
-            f"{self.builder.here()}a value of the world has no number before the program runs"
+            f"{self.builder.here()}a value of the world has no number before the program runs, and an array of NumPy "
+            "does not hold it: np.stack([x, y]) makes an array of values, x.at[i].set(y) one with another element"
         )
 
     def __int__(self) -> int:

@@ -354,6 +354,12 @@ def test(site: str, condition: Expression, kind: str = "") -> Expression:
     return builder(condition).test(site, condition, kind)
 
 
+def literal(numbers: Any) -> Expression:
+    """Numbers that the world holds, as a value of it: an array of NumPy takes no computed index, and
+    sg.literal(TABLE)[i] does."""
+    return builder().literal(numbers)
+
+
 def accept(site: str, condition: Expression, trial: Any, current: Any) -> Expression:
     """trial where the condition, a comparison of reals, holds, else current: a site of kind
     acceptance."""

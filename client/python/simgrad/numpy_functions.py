@@ -228,6 +228,13 @@ def _known_of(b: "ProgramBuilder", x: Any, y: Any, both: "Expression") -> "Expre
     return b.where(is_nan(b, x), y, b.where(is_nan(b, y), x, both))
 
 
+def reciprocal(b: ProgramBuilder, x: Expression) -> Expression:
+    """1 / x, of reals."""
+    if x.element != ELEMENT_TYPE_REAL:
+        raise TypeError(f"{b.here()}np.reciprocal takes reals; of integers, 1 // x and 1 / x say which quotient is meant")
+    return 1.0 / x
+
+
 def hypot(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     """norm2 of the two, which scales them: no square leaves the format."""
     return b.norm2(stack(b.matched([real(b, x), real(b, y)])), axes=0)
@@ -625,7 +632,7 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "float_power": lambda b, x, y: power(b, real(b, x), y),
     "matmul": matmul,
     "square": lambda b, x: x * x,
-    "reciprocal": lambda b, x: 1.0 / x,
+    "reciprocal": reciprocal,
     "positive": lambda b, x: x,
     "hypot": hypot,
     "divmod": lambda b, x, y: (floor_divide(b, x, y), b.mod(x, y)),

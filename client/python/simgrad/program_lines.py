@@ -43,20 +43,24 @@ def add_line(error: errors.SimgradError, message: Any) -> None:
 
 def site_lines(program: program_pb2.Program) -> dict[str, str]:
     """The line of each site: loops, events, accepted steps, comparisons with a name, and choices of the largest, of an
-    order and of pivots."""
+    order and of pivots. Whether a conversion counts, only the flow of data says: it has no line, nor has what stands
+    behind it under its name."""
     lines: dict[str, str] = {}
     seen: dict[str, int] = {}
-    for op in _ops_of(program.step):
+    unsure = set()
+    for op in _ops_of(program.step, with_vjps=False):
         name = op.decision_site or _choice_name(program, op)
-        if name:
+        if name and name not in unsure:
             before = seen.get(name, 0)
             seen[name] = before + 1
             lines[f"{name}#{before}" if before else name] = op.label
+        elif op.code == "convert" and _may_choose(program, op):
+            unsure.add(op.site)
     return lines
 
 
 # The server's names of choices that have no site (sim/program/choices.h).
-_CHOICES = {**{code: code for code in ("argmax", "argmin", "argsort", "cholesky")}, "lu_permutation": "lu"}
+_CHOICES = {**{code: code for code in ("argmax", "argmin", "argsort", "cholesky")}, "lu_permutation": "lu", "solve": "lu"}
 
 
 def _choice_name(program: program_pb2.Program, op: program_pb2.Op) -> str:
@@ -69,6 +73,12 @@ def _choice_name(program: program_pb2.Program, op: program_pb2.Op) -> str:
     return (op.site or _CHOICES[op.code]) if by_reals and several else ""
 
 
+def _may_choose(program: program_pb2.Program, op: program_pb2.Op) -> bool:
+    """Whether it makes integers or bools of reals."""
+    before, after = (program.values[ids[0]].element for ids in (op.operands, op.results))
+    return before == program_pb2.ELEMENT_TYPE_REAL and after != program_pb2.ELEMENT_TYPE_REAL
+
+
 def operations(program: program_pb2.Program) -> Iterator[program_pb2.Op]:
     """All operations of a program in the order of its text."""
     yield from _ops_of(program.initial)
@@ -78,8 +88,10 @@ def operations(program: program_pb2.Program) -> Iterator[program_pb2.Op]:
         yield from _ops_of(objective.terminal)
 
 
-def _ops_of(region: program_pb2.Region) -> Iterator[program_pb2.Op]:
+def _ops_of(region: program_pb2.Region, with_vjps: bool = True) -> Iterator[program_pb2.Op]:
+    """Those of a region, each before its own regions. The second of a `call` is a vjp, which has no sites."""
     for op in region.ops:
         yield op
-        for nested in op.regions:
-            yield from _ops_of(nested)
+        of_call = op.code == "call" and not with_vjps
+        for nested in op.regions[:1] if of_call else op.regions:
+            yield from _ops_of(nested, with_vjps)

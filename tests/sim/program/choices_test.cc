@@ -31,7 +31,10 @@ Pair PairOf(const Shape& shape, const Numbers& x, const Write& write) {
   const Op op = LastOf(b);
   program.step.ops.pop_back();
   PassBudget budget;
-  WriteChoice(program, op, "chosen", TestKind::kEvent, program.step.ops, budget);
+  const bool is_whole = !program.step.ops.empty() && op.code == kConvert;
+  const Op whole = is_whole ? program.step.ops.back() : Op();
+  WriteChoice(program, op, is_whole ? &whole : nullptr, "chosen", TestKind::kEvent,
+              program.step.ops, budget);
   const Op& test = program.step.ops.back();
   EXPECT_TRUE(IsTest(test));
   program.exports = {{"above", test.operands[test.operands.size() - 2], true},
@@ -107,13 +110,25 @@ TEST(Choices, OfAConversionTheMagnitudeAndTheNearestIntegerButNought) {
   EXPECT_EQ(PairOf({2}, {0.5, -2}, To(ElementType::kBool)), (Pair{{0.5, -2}, {0, 0}}));
 }
 
+TEST(Choices, OfAConversionOfWhatIsWholeWhatMadeItSo) {
+  const auto of = [](OpCode code) {
+    return [=](Builder& b, Var x) { return b.Convert(b.Apply(code, {x}), ElementType::kI32); };
+  };
+  const Numbers x = {2.25, -0.25, -3.75, 4};
+  const Numbers nearest = {2, 0, -4, 4};
+  EXPECT_EQ(PairOf({4}, x, of(kFloor)), (Pair{x, nearest}));
+  EXPECT_EQ(PairOf({4}, x, of(kCeil)), (Pair{x, nearest}));
+  EXPECT_EQ(PairOf({4}, x, of(kRound)), (Pair{x, {2.5, -0.5, -3.5, 4.5}}));
+  EXPECT_EQ(PairOf({4}, x, of(kTrunc)), (Pair{{2.25, 0.25, 3.75, 4}, {2, 1, 4, 4}}));
+}
+
 TEST(Choices, ReadersOfTheOperationReadTheResultOfTheTest) {
   Builder b("readers");
   const Var x = b.State("x", {3});
   const Var index = b.Do(kArgmax, {x}, {.axes = {0}});
   std::vector<Op> out;
   PassBudget budget;
-  WriteChoice(b.program(), LastOf(b), "best", TestKind::kTermination, out, budget);
+  WriteChoice(b.program(), LastOf(b), nullptr, "best", TestKind::kTermination, out, budget);
   EXPECT_EQ(out.front().code, kArgmax);
   EXPECT_NE(out.front().results[0], index.id);
   EXPECT_EQ(out.back().code, kChoice);

@@ -47,8 +47,12 @@ class CostFunction:
 def cost_functions(objective: Mapping[str, Any], groups: Mapping[str, Group]) -> list[CostFunction]:
     """Those of the argument `objective`, in its order."""
     made = []
+    if not isinstance(objective, Mapping):
+        raise TypeError(f"objective: functions by name, as {{'far': f}}, not {objective!r}")
     for name, given in objective.items():
         parts = given if isinstance(given, Mapping) else {"terminal": given}
+        if not all(map(callable, parts.values())):
+            raise TypeError(f"objective {name!r}: a function, not {given!r}")
         if not parts or set(parts) - {"stage", "terminal"}:
             raise TypeError(f"objective {name!r}: a function, or stage= and terminal=")
         for place, function in parts.items():

@@ -36,13 +36,23 @@ from simgrad.jax.node import Shape, size_of
 from simgrad.jax.trees import GROUPS, Group, is_key, wrapped
 from simgrad.policy import Policy
 from simgrad.request import Cotangents
-from simgrad.results import Rollout
+from simgrad.results import Halted, Rollout
 from simgrad.world import World
 
 _ARGUMENTS = {"state": "initial", "control": "controls", "params": "params", "data": "data"}
 _OF_VJP = ("on_nonfinite", "timeout", "retry")  # of the options of a rollout, those that a vjp takes
 _WRT = {"state": "state", "control": "control", "params": "param", "data": "control"}
 _PER_STEP = ("control", "data")  # what may have a value per step
+
+
+class HaltedWithError(RuntimeError):
+    """An instance of a function's run was ended by an error of its author, as Equinox's error_if is."""
+
+    def __init__(self, halted: Halted):
+        said = halted.message or f"halt {halted.halt!r}"
+        at = f" ({halted.line})" if halted.line else ""
+        super().__init__(f"{said}{at}, in step {halted.step} of instance {halted.instance}")
+        self.halted = halted
 
 
 @dataclasses.dataclass
@@ -329,6 +339,10 @@ class RolloutFunction:
             trajectory=[o.name for o in call.reals if not o.final],
         )
         made = self.client.rollout(world, **arguments, record=self._record, keep=how if wrt else False)
+        for one in made.halted:
+            if one.error:
+                message = self.world.halt_messages.get(one.halt, "")
+                raise HaltedWithError(dataclasses.replace(one, message=message))
         if wrt:
             self._kept.put(self._kept.key(call, wanted, arrays), made)
         found = [made.state[o.name] if o.final else made.trajectory[o.name] for o in call.outputs]

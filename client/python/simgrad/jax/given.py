@@ -15,6 +15,8 @@ class Given(Generic[T]):
     """
 
     def __init__(self, argument: str, by_name: Mapping[str, T] | None):
+        if by_name is not None and not isinstance(by_name, Mapping):
+            raise TypeError(f"{argument} is a dict by name, not {by_name!r}")
         self.argument = argument
         self._by_name = dict(by_name or {})
         self._used: set[str] = set()

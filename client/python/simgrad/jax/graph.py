@@ -138,7 +138,7 @@ class Graph(Layout):
             self.scope = before
 
     def results_of(self, scope: Scope, values: Sequence[Value]) -> list[Node]:
-        """What a region gives, as nodes of it or of the scopes around it."""
+        """The results of a region, as nodes of it or of the scopes around it."""
         before, self.scope = self.scope, scope
         try:
             return [self.node(x) for x in values]

@@ -31,7 +31,7 @@ def _broadcast(low: Lowering, equation: Any, operands: Operands) -> Value:
 
 @rule("reshape", "squeeze", "expand_dims")
 def _reshape(low: Lowering, equation: Any, operands: Operands) -> Value:
-    """Of a reshape, the elements in the order of `dimensions`, where it has them."""
+    """A reshape reads the elements in the order of its `dimensions`, where it has them."""
     order = equation.params.get("dimensions") if equation.primitive.name == "reshape" else None
     x = operands[0] if order is None else low.graph.transpose(operands[0], order)
     return low.graph.reshape(x, equation.outvars[0].aval.shape)

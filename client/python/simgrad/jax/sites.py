@@ -82,12 +82,12 @@ def sites_of(
     choosing: Iterable[Node] = (),
     chosen: Mapping[Node, str] | None = None,
 ) -> list[Site]:
-    """One per name and kind, in the order of the program; choices, whose names lines may share, one per line behind them."""
+    """One per name, kind and line, in the order of the program, choices behind the others."""
     found: dict[tuple[str, str, str, str], list[Node]] = collections.defaultdict(list)
     for x in nodes:
         if is_test(x) or x.op == "while":
             what = "loop" if x.op == "while" else "test"
-            found[(names[x.line.place], what, kinds.get(x, ""), "")].append(x)
+            found[(names[x.line.place], what, kinds.get(x, ""), x.line.text)].append(x)
     for x in choosing:
         name = (chosen or {}).get(x, CHOICES[x.op])
         found[(name, "choice", "", x.line.text)].append(x)

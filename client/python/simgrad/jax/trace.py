@@ -195,7 +195,13 @@ class StepFinder:
         self.jaxpr, (_, paths) = traced(whole, self._ordered, "step")
         self._check_types()
         others = [path.partition(".")[2] or "output" for path in paths[self._state.count :]]
-        self._other_names = unique(others)
+        names = self._state.names
+        self._other_names = unique([*names, *others])[len(names) :]
+        if taken := [name for name in observe if name in names]:
+            raise JaxWorldError(
+                "observe gives names that leaves of the state have:",
+                [Problem("", f"{name!r}; observe=[{name!r}] records the leaf") for name in taken],
+            )
         unknown = [name for name in wanted if name not in self._state.names]
         if unknown:
             raise JaxWorldError(

@@ -133,12 +133,15 @@ def path_name(path: Sequence[Any]) -> str:
 
 
 def unique(names: Sequence[str]) -> tuple[str, ...]:
-    """The same names; where two are equal, the second gets an ordinal."""
-    seen: dict[str, int] = {}
-    made = []
+    """The same names; where two are equal, the second gets an ordinal that no other has."""
+    given, seen, made = set(names), set(), []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        made.append(name if seen[name] == 1 else f"{name}.{seen[name]}")
+        own, ordinal = name, 1
+        while own in seen or (ordinal > 1 and own in given):
+            ordinal += 1
+            own = f"{name}.{ordinal}"
+        seen.add(own)
+        made.append(own)
     return tuple(made)
 
 

@@ -73,6 +73,9 @@ def world(
     """
     _refuse_other_words(tests, formats, custom, kinks, random)
     caps, aliases, given_roles = Given("max_iter", max_iter), Given("sites", sites), Given("roles", roles)
+    for place, cap in (max_iter or {}).items():
+        if isinstance(cap, bool) or not hasattr(cap, "__index__") or cap < 1:
+            raise ValueError(f"max_iter[{place!r}]: a whole number from 1, not {cap!r}")
     _refuse_unknown_roles(roles or {})
     options = Options(custom, formats, kinks, random, caps)
     without_draws = dataclasses.replace(options, random="none") if random == "philox" else options

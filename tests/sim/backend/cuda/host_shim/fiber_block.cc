@@ -1,9 +1,13 @@
+// A fortified longjmp takes a jump to another stack for a fault.
+#undef _FORTIFY_SOURCE
+
 #include "tests/sim/backend/cuda/host_shim/fiber_block.h"
 
 #include <sys/mman.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <csetjmp>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -19,9 +23,12 @@ constexpr size_t kWarp = 32;
 
 }  // namespace
 
+// A fiber begins by setcontext, once. From then on it is left and entered by jumps: contexts would ask the
+// kernel for the signal mask each time, which took three quarters of a test.
 struct FiberBlock::Fiber {
-  ucontext_t context;
+  jmp_buf place;  // where it goes on, once it has begun
   void* stack = nullptr;
+  bool begun = false;
   bool ended = false;
   // Where it waits, for whom, and with what.
   const char* file = "";
@@ -34,15 +41,17 @@ struct FiberBlock::Fiber {
 
 struct FiberBlock::State {
   std::vector<Fiber> fibers;
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   const std::function<void(int)>* body = nullptr;
   int current = 0;
 };
 
 namespace {
 
-// The block whose fiber runs on this host thread.
+// The block whose fiber runs on this host thread. A fiber may go on upon another one: nothing of this
+// may be kept over a jump.
 thread_local void* running = nullptr;
+[[gnu::noinline]] void* Running() { return running; }
 
 }  // namespace
 
@@ -52,15 +61,47 @@ FiberBlock::~FiberBlock() {
   for (Fiber& fiber : state_->fibers) munmap(fiber.stack, kStackBytes);
 }
 
+// Goes on with the scheduler until the fiber is entered again.
+[[gnu::noinline]] void FiberBlock::Leave(State& state, Fiber& fiber) {
+  if (_setjmp(fiber.place) == 0) _longjmp(state.scheduler, 1);
+}
+
+// Runs bodies, one for each time that the block runs.
+void FiberBlock::Live() {
+  while (true) {
+    State& own = *static_cast<State*>(Running());
+    const int thread = own.current;
+    (*own.body)(thread);
+    Fiber& fiber = own.fibers[static_cast<size_t>(thread)];
+    fiber.ended = true;
+    fiber.ready = false;
+    Leave(own, fiber);
+  }
+}
+
+// Returns when the fiber leaves.
+[[gnu::noinline]] void FiberBlock::Enter(State& state, Fiber& fiber) {
+  if (_setjmp(state.scheduler) != 0) return;
+  if (fiber.begun) _longjmp(fiber.place, 1);
+  fiber.begun = true;
+  ucontext_t start;
+  getcontext(&start);
+  start.uc_stack.ss_sp = fiber.stack;
+  start.uc_stack.ss_size = kStackBytes;
+  start.uc_link = nullptr;
+  makecontext(&start, &FiberBlock::Live, 0);
+  setcontext(&start);
+}
+
 unsigned FiberBlock::Await(const char* file, int line, int operation, unsigned value) {
-  State* const state = static_cast<State*>(running);
+  State* const state = static_cast<State*>(Running());
   Fiber& fiber = state->fibers[static_cast<size_t>(state->current)];
   fiber.file = file;
   fiber.line = line;
   fiber.operation = operation;
   fiber.value = value;
   fiber.ready = false;
-  swapcontext(&fiber.context, &state->scheduler);
+  Leave(*state, fiber);
   return fiber.answer;
 }
 
@@ -140,20 +181,6 @@ absl::Status FiberBlock::Run(int threads, std::mt19937_64& order,
     Fiber& fiber = state.fibers[i];
     fiber.ended = false;
     fiber.ready = true;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack;
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = &state.scheduler;
-    makecontext(
-        &fiber.context,
-        +[] {
-          State* const own = static_cast<State*>(running);
-          const size_t index = static_cast<size_t>(own->current);
-          (*own->body)(own->current);
-          own->fibers[index].ended = true;
-          own->fibers[index].ready = false;
-        },
-        0);
   }
   std::vector<int> turns(n);
   std::iota(turns.begin(), turns.end(), 0);
@@ -164,10 +191,13 @@ absl::Status FiberBlock::Run(int threads, std::mt19937_64& order,
       if (!fiber.ready) continue;
       state.current = thread;
       resume(thread);
-      swapcontext(&state.scheduler, &fiber.context);
+      Enter(state, fiber);
     }
     const absl::Status status = MeetAll(n);
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      for (Fiber& fiber : state.fibers) fiber.begun = false;  // those that wait never go on
+      return status;
+    }
     if (state.fibers.front().ended) return absl::OkStatus();  // all have: they met
   }
 }

@@ -36,6 +36,9 @@ class FiberBlock {
  private:
   struct Fiber;
   struct State;
+  static void Leave(State& state, Fiber& fiber);
+  static void Enter(State& state, Fiber& fiber);
+  static void Live();
   absl::Status Meet(size_t first, size_t last);
   absl::Status MeetAll(size_t threads);
   std::unique_ptr<State> state_;
