@@ -73,6 +73,7 @@ WRONG = {
     "a flag that is none": {"server": {"extraArgs": ["-threads 4"]}},
     "a digest that is none": {"image": {"digest": "latest"}},
     "a label that selects pods": {"podLabels": {"app.kubernetes.io/name": "other"}},
+    "the metrics' port for calls": {"service": {"port": 8002}},
     "scrapes too far apart for the rules": {"serviceMonitor": {"interval": "5m"}},
 }
 
@@ -93,6 +94,7 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
         ({"tracing": {"caSecretName": "collector-ca"}}, "tracing.endpoint"),
         ({"autoscaling": {"kind": "keda"}}, "autoscaling.prometheusUrl"),
         ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas"),
+        ({"service": {"port": 8002}}, "service.port: 8002 is the port of the metrics"),
         ({"server": {"extraArgs": ["--device=cpu"]}}, "--device is given by the chart"),
     ):
         file = tmp_path / "values.yaml"

@@ -415,3 +415,23 @@ def test_a_function_raises_where_an_error_ends_an_instance(client):
     for call in (loss, jax.grad(loss), jax.jit(loss), lambda k: jax.vmap(loss)(jnp.array([1.0, k]))):
         with pytest.raises(Exception, match=r"x is too large \(edges_test.py:\d+\), in step \d of instance \d"):
             call(5.0)
+
+
+def test_check_says_what_it_takes(client):
+    world = simgrad.jax.world(
+        lambda state, control: {"x": state["x"] + control["u"], "v": state["v"] * 0.5}, state={"x": 1.0, "v": 0.5}, control={"u": 0.0}
+    )
+    with pytest.raises(TypeError, match="a step returns the state that it takes"):
+        simgrad.jax.check(world, lambda state, control: {"x": state["x"]}, client=client)
+    with pytest.raises(TypeError, match=r"control u has shape \(5, 2\), not \(\): check runs one instance"):
+        simgrad.jax.check(world, client, control={"u": np.ones((5, 2))})
+
+
+def test_an_init_that_asks_for_a_control_is_told_what_there_is():
+    with pytest.raises(TypeError, match="it takes control, and what it may take are params, data, state"):
+        simgrad.jax.world(
+            lambda state, control: {"x": state["x"] + control["u"]},
+            state={"x": 1.0},
+            control={"u": 0.0},
+            init=lambda control: {"x": control["u"]},
+        )

@@ -61,8 +61,12 @@ class JaxStep:
 
         def turn(*leaves: Any) -> list[Any]:
             made = called(step or world.step, {"state": group.built(leaves), **others})
-            alone = jax.tree_util.tree_structure(made) == group.tree
-            following = jax.tree_util.tree_leaves(made if alone else made[0])
+            structure = jax.tree_util.tree_structure
+            if structure(made) != group.tree and isinstance(made, tuple) and len(made) == 2:
+                made = made[0]
+            if structure(made) != group.tree:
+                raise TypeError(f"a step returns the state that it takes, {group.tree}, not {structure(made)}")
+            following = jax.tree_util.tree_leaves(made)
             words = [jax.random.key_data(x) if is_key(x) else x for x in following]
             return [jax.numpy.asarray(x, e.dtype) for x, e in zip(words, group.examples)]
 
@@ -93,7 +97,14 @@ class JaxStep:
 def _leaves(group: Group, given: Any) -> list[np.ndarray]:
     if given is None:
         return list(group.examples)
-    return [np.asarray(numbers(x), e.dtype) for x, e in zip(group.flat(given), group.examples)]
+    made = [np.asarray(numbers(x), e.dtype) for x, e in zip(group.flat(given), group.examples)]
+    for name, x, e in zip(group.names, made, group.examples):
+        if x.shape != e.shape:
+            raise TypeError(
+                f"{group.kind} {name} has shape {x.shape}, not {e.shape}: check runs one instance, whose inputs are the same "
+                "at every step"
+            )
+    return made
 
 
 def check(

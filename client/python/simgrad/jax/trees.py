@@ -153,7 +153,7 @@ def called_by_kinds(function: Callable[..., Any], groups: dict[str, Any], order:
             raise TypeError(f"this world has no {', '.join(missing)}")
         return function(**{name: groups[name] for name in names})
     given = [groups[kind] for kind in order if kind in groups]
-    if len(names) > len(given):
+    if len(names) > len(given) or set(names) & (set(GROUPS) - set(order)):
         raise TypeError(f"it takes {', '.join(names)}, and what it may take are {', '.join(order)}")
     return function(*given[: len(names)])
 
