@@ -33,7 +33,7 @@ from simgrad.jax.node import (
 )
 
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
-_NEAR = 2.0**-6  # what is nearer to a power of two than this is rounded to it in some format
+_NEAR = 2.0**-4  # numbers that a format rounds to -1 or 0 lie nearer to it, also those of FP8
 _REVERSED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 

@@ -30,9 +30,7 @@ def bodies(
     *,
     dimensions: int = 2,
     box: float | Sequence[float] = 1.0,
-    tol: float = 1e-10,
-    max_iter: int = 200,
-    h: float = 0.005,
+    tol: float = 1e-10, max_iter: int = 200, h: float = 0.005,  # fmt: skip
 ) -> FunctionWorld:
     """States x and v [spheres, dimensions]; params mass and radius [spheres], gravity (against the
     last axis), friction (mu) and restitution (e, from 0 to 1).
