@@ -1,5 +1,5 @@
-// Whether this build looks for misused memory and undefined behaviour. It runs ten times slower, and
-// finds what it looks for in any case of a series: so it takes fewer.
+// Tells whether sanitizers look for misused memory and undefined behaviour. Such a build runs ten times
+// slower and finds these in any case of a series, so tests take fewer cases.
 #pragma once
 
 namespace simgrad {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -93,6 +94,8 @@ absl::Status TokenGate::Read() {
   looked_ = absl::Now();
   std::ifstream file(path_);
   std::vector<Known> tokens;
+  std::map<Digest, int> lines;                                             // by token
+  std::map<std::string, std::pair<int, scheduling::CallerLimits>> limits;  // by name, with the line
   int number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
@@ -103,17 +106,18 @@ absl::Status TokenGate::Read() {
     auto parsed = ParseTokenLine(line);
     if (!parsed.ok()) return refused(parsed.status().message());
     if (!*parsed) continue;
-    Known known = {DigestOf((*parsed)->token), std::move((*parsed)->owner), number};
+    Known known = {DigestOf((*parsed)->token), std::move((*parsed)->owner)};
     known.named = !known.owner.name.empty();
-    for (const Known& other : tokens) {
-      if (other.digest == known.digest) {
-        return refused(absl::StrCat("the token of line ", other.line, ": each token stands once"));
-      }
-      const bool same_name = known.named && other.owner.name == known.owner.name;
-      if (same_name && !(other.owner.limits == known.owner.limits)) {
-        return refused(
-            absl::StrCat("name=", known.owner.name, " has other limits in line ", other.line,
-                         ": they are the caller's, and the same with each of its tokens"));
+    if (const auto [other, is_new] = lines.emplace(known.digest, number); !is_new) {
+      return refused(absl::StrCat("the token of line ", other->second, ": each token stands once"));
+    }
+    if (known.named) {
+      const auto [other, is_new] =
+          limits.emplace(known.owner.name, std::pair(number, known.owner.limits));
+      if (!is_new && !(other->second.second == known.owner.limits)) {
+        return refused(absl::StrCat(
+            "name=", known.owner.name, " has other limits in line ", other->second.first,
+            ": they are the caller's, and the same with each of its tokens"));
       }
     }
     if (!known.named) {

@@ -57,7 +57,6 @@ class TokenGate {
   struct Known {
     Digest digest;
     TokenOwner owner;
-    int line = 0;
     bool named = false;
   };
   explicit TokenGate(std::string path) : path_(std::move(path)) {}

@@ -231,3 +231,23 @@ def test_arguments_of_numpy_may_be_named_as_they_are_there():
     assert np.isclose(x, b=x).shape == x.shape and x.dot(b=x).shape == ()
     with pytest.raises(TypeError, match=r"refusals_test.py:\d+: np.linalg.norm of order 'fro'"):
         np.linalg.norm(x, "fro")
+
+
+def test_ways_through_loops_go_by_site():
+    with sg.Client("localhost:1") as client, pytest.raises(TypeError, match="loops: ways through loops by site"):
+        client.gradient(sg.World("bouncing_ball"), steps=1, loops=["fp"])
+
+
+def test_a_test_names_a_comparison_and_a_shape_may_be_of_numpy():
+    @sg.world
+    def drawn(x: sg.State[2]):
+        return {"x": x + sg.normal(np.int64(2))}
+
+    assert drawn.program.step.ops
+
+    @sg.world
+    def known(x: sg.State):
+        return {"x": sg.where(sg.test("q", True), x, 0.0)}
+
+    with pytest.raises(TypeError, match="names a comparison, such as x < 0.5"):
+        known.program

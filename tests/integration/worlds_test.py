@@ -178,3 +178,14 @@ def test_a_users_equations_and_their_gradient(client):
 def test_each_world_is_one_short_file(root):
     for path in (root / "client/python/simgrad/worlds").glob("*.py"):
         assert len(path.read_text().splitlines()) <= 120, path.name
+
+
+def test_worlds_of_one_body_run_and_those_of_none_are_refused(client):
+    start = {"x": np.zeros((1, 1, 3)), "v": np.ones((1, 1, 3))}
+    for world in (sg.worlds.lennard_jones(1), sg.worlds.lennard_jones(1, skin=0.3)):
+        r = client.rollout(world, steps=3, initial=start, policy="f64")
+        np.testing.assert_allclose(r.state["x"], 0.015, rtol=1e-12)
+    with pytest.raises(ValueError, match="capacity 2: of the list, which there is with a skin"):
+        sg.worlds.lennard_jones(4, capacity=2)
+    with pytest.raises(ValueError, match="spheres 0: at least 1"):
+        sg.worlds.bodies(0)
