@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@ using enum OpCode;
 // A guard compares with a number of at most this magnitude, or with an infinity.
 constexpr double kSmallest = 1e-5;
 bool IsGuardsNumber(double x) { return std::abs(x) <= kSmallest || std::isinf(x); }
+bool IsWhole(double x) { return std::trunc(x) == x; }
 
 class Namer {
  public:
@@ -50,9 +52,7 @@ class Namer {
           op.code == kLiteral && std::all_of(numbers.begin(), numbers.end(), IsGuardsNumber);
       const bool moves = op.code == kBroadcast && of_guards_[Index(op.operands[0])];
       if (is_guards || moves) of_guards_[Index(op.results[0])] = true;
-      if (op.code == kFloor || op.code == kCeil || op.code == kTrunc || op.code == kRound) {
-        whole_.emplace(op.results[0], op);
-      }
+      ReadWhole(op);
       for (size_t k = 0; k < op.operands.size(); ++k) {
         const bool selects = op.code == kSelect && k == 0;
         const bool weighs = op.code == kConvert && program_.IsReal(op.results[0]);
@@ -61,6 +61,25 @@ class Namer {
       for (const Region& nested : op.regions) Read(nested);
     }
     for (ValueId id : region.yields) elsewhere_[Index(id)] = true;
+  }
+
+  // A bound, or a shift, by whole numbers leaves whole what floor, ceil, trunc or round gave.
+  void ReadWhole(const Op& op) {
+    if (op.code == kFloor || op.code == kCeil || op.code == kTrunc || op.code == kRound) {
+      whole_.emplace(op.results[0], op);
+    } else if (op.code == kLiteral && program_.IsReal(op.results[0])) {
+      const auto& numbers = op.attributes.literal;
+      if (std::all_of(numbers.begin(), numbers.end(), IsWhole)) of_whole_.insert(op.results[0]);
+    } else if (op.code == kBroadcast && of_whole_.contains(op.operands[0])) {
+      of_whole_.insert(op.results[0]);
+    } else if (op.code == kMin || op.code == kMax || op.code == kAdd || op.code == kSub) {
+      for (size_t k = 0; k < 2; ++k) {
+        const auto rounded = whole_.find(op.operands[k]);
+        if (rounded == whole_.end() || !of_whole_.contains(op.operands[1 - k])) continue;
+        whole_.emplace(op.results[0], Op(rounded->second));
+        return;
+      }
+    }
   }
 
   bool Compares(const Op& op) const { return ComparesTwo(op) && program_.IsReal(op.operands[0]); }
@@ -160,7 +179,8 @@ class Namer {
   std::vector<bool> behind_places_;
   std::vector<bool> of_guards_;              // literals that guards compare with
   std::vector<bool> elsewhere_, in_select_;  // what uses a value
-  std::unordered_map<ValueId, Op> whole_;    // what rounds to integers, by its result
+  std::unordered_map<ValueId, Op> whole_;    // what rounded to integers, by values that are whole
+  std::unordered_set<ValueId> of_whole_;     // literals of whole numbers
   std::unordered_map<std::string, int64_t> occurrences_;
 };
 

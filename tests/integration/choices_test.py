@@ -191,15 +191,20 @@ def test_the_margin_of_a_cell_is_the_distance_to_its_edge(client):
     @sg.world
     def w(x: sg.State[4]):
         cells = [np.floor(x), np.ceil(x), np.round(x), np.trunc(x), x]
+        cells += [np.clip(np.floor(x) - 1, 0, 3), np.minimum(2 * x, np.floor(x))]
         with sg.role("dynamics", "cells"):
             places = [c.astype("i32") for c in cells]
         table = sg.literal(np.arange(10.0))
         return {"x": x + 0 * sum(table[p] for p in places)}
 
     x = np.array([2.25, 0.5, 0.9375, 4.75])
-    names = ["cells", *(f"cells#{k}" for k in range(1, 5))]
+    names = ["cells", *(f"cells#{k}" for k in range(1, 7))]
     r = client.rollout(w, steps=1, initial={"x": x}, policy="f64", margins=names)
     edge = x - np.round(x)
     whole = x - np.maximum(np.round(x), 1)
-    for name, expected in zip(names, (edge, edge, x - (np.floor(x) + 0.5), whole, whole)):
+    # What is bounded by a number that is not whole is not whole either.
+    other = np.minimum(2 * x, np.floor(x))
+    other = other - np.maximum(np.round(other), 1)
+    half = x - (np.floor(x) + 0.5)
+    for name, expected in zip(names, (edge, edge, half, whole, whole, edge, other)):
         assert r.margins[name].reshape(-1).tolist() == expected.tolist(), name

@@ -253,6 +253,9 @@ CASES = {
     + np.quantile(np.stack([x, x + 1]), 0.3, axis=(2, 0))
     + np.percentile(x, 30, axis=(0, 1))
     + np.median(x, keepdims=True)[0],
+    "several quantiles": lambda x, y, a, k, i: np.percentile(x, [25, 75, 10], axis=1)[:, :1]
+    + np.quantile(y, [[0.1], [0.7], [0.3]])
+    + np.quantile(x, np.array([0.5]), axis=0, keepdims=True),
     "statistics of integers": lambda x, y, a, k, i: np.mean(BYTES + 0 * k.astype(np.uint8))
     + np.gradient(BYTES + 0 * k.astype(np.uint8))
     + sum(f(BYTES + 0 * k.astype(np.uint8)) for f in (np.average, np.median, np.var, np.std))

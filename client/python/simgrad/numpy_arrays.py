@@ -229,20 +229,32 @@ def _sorted(a: Any, axis: Axis) -> "Expression":
     return sort(rows if len(gone) == 1 else rows.reshape([*(x.shape[i] for i in rest), -1]))
 
 
-def quantile(a: Any, q: float, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
-    """The quantile `q`, one known number, on straight lines between sorted neighbours; NaN comes last."""
+def quantile(a: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
+    """The quantile `q`, on straight lines between sorted neighbours; NaN comes last.
+
+    Args:
+      q: a known number, or an array of them, from 0 to 1. The axes of an array come first in the result.
+    """
     ordered = _sorted(a, axis)
-    if hasattr(q, "builder") or np.ndim(q) or not 0 <= q <= 1:
-        raise TypeError(f"{ordered.builder.here()}a quantile of {q!r}: one known number from 0 to 1")
-    at = float(q) * (ordered.shape[-1] - 1)
+    b = ordered.builder
+    known = np.asarray(np.nan if hasattr(q, "builder") else q)
+    if known.dtype.kind not in "iuf" or not np.all((known >= 0) & (known <= 1)) or not known.size:
+        raise TypeError(f"{b.here()}a quantile of {q!r}: known numbers from 0 to 1")
+    gone = axes_of(a, axis)
+    each = [kept(a, gone, _between(ordered, float(one)), keepdims) for one in known.reshape(-1)]
+    return b.stack(each).reshape([*known.shape, *each[0].shape]) if known.ndim else each[0]
+
+
+def _between(ordered: "Expression", q: float) -> "Expression":
+    at = q * (ordered.shape[-1] - 1)
     low = int(np.floor(at))
     first = ordered[..., low]
-    between = first if low == at else first + (ordered[..., low + 1] - first) * (at - low)
-    return kept(a, axes_of(a, axis), between, keepdims)
+    return first if low == at else first + (ordered[..., low + 1] - first) * (at - low)
 
 
-def percentile(a: Any, q: float, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
-    return quantile(a, np.true_divide(q, 100), axis, keepdims=keepdims)
+def percentile(a: Any, q: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
+    """The quantile of q / 100."""
+    return quantile(a, q if hasattr(q, "builder") else np.true_divide(q, 100), axis, keepdims=keepdims)
 
 
 def median(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":

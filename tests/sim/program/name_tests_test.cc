@@ -173,5 +173,29 @@ TEST(NameTests, AConversionIsAChoiceWhereItsIntegerChooses) {
   EXPECT_EQ(Tests(TestLevel::kLoops, b), "");
 }
 
+// The operation that gives the upper number of the pair of the choice by min(floor(x) - 1, bound).
+OpCode UpperOfChoice(double bound) {
+  Builder b("bounded");
+  const Var x = b.State("x", {1});
+  const Var y = b.Broadcast(b.Literal(bound), {1}, {});
+  const Var below = b.Apply(kFloor, {x * x}) - b.Broadcast(b.Literal(1.0), {1}, {});
+  const Var place = b.Convert(b.Apply(kMin, {y, below}), ElementType::kI32);
+  b.SetNext({b.Do(kGather, {x, place}, {.axes = {0}, .bounds = Bounds::kClip})});
+  const Program program = NamedAt(TestLevel::kDecisions, b);
+  ValueId above{};
+  for (const Op& op : program.step.ops) {
+    if (op.code == kChoice) above = op.operands[1];
+  }
+  for (const Op& op : program.step.ops) {
+    if (op.results[0] == above) return op.code;
+  }
+  return kLiteral;
+}
+
+TEST(NameTests, WholeNumbersThatBoundOrShiftLeaveTheRoundingToDecide) {
+  EXPECT_EQ(UpperOfChoice(4), kMul);
+  EXPECT_EQ(UpperOfChoice(4.5), kAbs);
+}
+
 }  // namespace
 }  // namespace simgrad::sim
