@@ -194,3 +194,9 @@ def test_costs_of_one_name_are_one_objective():
         ):
             again(cost)
     assert len(falls.program.objectives) == 1
+
+
+@pytest.mark.parametrize("shape", ["i32", 2.5, (3, "x")])
+def test_a_shape_that_is_none_says_how_a_dtype_is_written(shape):
+    with pytest.raises(TypeError, match=r'whole numbers; a dtype is State\(3, dtype="i32"\)'):
+        sg.State[shape]

@@ -158,3 +158,18 @@ def test_the_step_is_known_for_every_format_of_the_dynamics(client, format):
         policy=sg.Policy("f32").role("dynamics", format=format),
     )
     assert made.step > 0 and np.isfinite(made.params["k"]).all()
+
+
+def test_what_a_world_sends_by_itself_can_be_moved(client):
+    @sg.world
+    def squared(x: sg.State[2], k: sg.Param[2] = np.array([1.0, 2.0])):
+        return x * k * k
+
+    @squared.objective
+    def total(x):
+        return np.sum(x)
+
+    product = client.hessian_vector(
+        squared, steps=1, initial={"x": [3.0, 5.0]}, objective="total", policy="f64", vector={"params": {"k": [1.0, 0.5]}}
+    )
+    np.testing.assert_allclose(product.params["k"], [6.0, 5.0], rtol=1e-8)

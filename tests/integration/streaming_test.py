@@ -1,6 +1,8 @@
 """Blocks arrive while the work runs, and add up to what the result says."""
 
+import gc
 import hashlib
+import weakref
 
 import numpy as np
 import pytest
@@ -215,3 +217,18 @@ def test_an_answer_without_steps_has_its_sites_and_events(client):
     g = client.gradient(world, **sent, objective="final_height")
     assert set(g.sites) == set(of_one.sites) and g.backward.steps == 0
     assert client.rollout(world, **sent, diagnostics="off").sites == {}
+
+
+def test_a_result_is_freed_with_its_last_name(client):
+    gc.collect()
+    gc.disable()
+    try:
+        for run, how in (
+            (client.rollout, {}),
+            (client.rollout, {"keep": True}),
+            (client.gradient, {"objective": "final_height"}),
+        ):
+            result = weakref.ref(run(BALL, **SENT, **how))
+            assert result() is None
+    finally:
+        gc.enable()

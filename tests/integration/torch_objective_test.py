@@ -141,7 +141,7 @@ assert ran(mixed) == "f64", "as torch promotes"
     )
 
 
-def test_an_input_that_changed_in_place_is_told(root, server):
+def test_an_input_that_changed_in_place_is_told_or_was_copied(root, server):
     run(
         root,
         BALL + """
@@ -149,6 +149,31 @@ out = roll()
 with torch.no_grad():
     e += 0.1
 refused(RuntimeError, "changed in place", lambda: out.value.backward())
+
+# Arrays and data are the caller's: a backward pass that runs again has those of the rollout.
+@sg.world
+def pulled(x: sg.State[2], k: sg.Param = 1.0, y: sg.Data[2] = (0.5, 0.25)):
+    return x + 0.1 * (k * y - x * x)
+
+@pulled.objective
+def squares(x):
+    return np.sum(x * x)
+
+def slope(spoil):
+    k = tensor(0.7)
+    given = dict(initial=np.array([[1.0, 2.0], [0.5, 0.25]]), data=torch.tensor([0.3, 0.4], dtype=torch.float64), weights=np.array([2.0, 3.0]))
+    out = simgrad.torch.rollout(client, pulled, steps=5, initial={"x": given["initial"]}, data={"y": given["data"]},
+                                weights=given["weights"], params={"k": k}, objective="squares", record=["x"])
+    loss = out.value + (out.trajectory["x"] ** 3).sum()
+    if spoil:
+        given[spoil] *= 2
+    loss.backward()
+    assert not out.calls[0].reused, "it ran again"
+    return k.grad.item()
+
+right = slope("")
+for name in ("initial", "data", "weights"):
+    assert slope(name) == right, name
 """,
         server.target,
     )

@@ -165,16 +165,109 @@ np.testing.assert_allclose(series.grad.numpy(), each.grad.sum(dim=0).numpy(), rt
     )
 
 
-def test_bits_are_refused_by_name(root, server):
+COUNTED = """
+import numpy as np, torch, simgrad as sg, simgrad.torch
+client = sg.Client(sys.argv[1])
+@sg.world
+def counted(x: sg.State, n: sg.State(dtype="i32") = 0, k: sg.Param = 0.5):
+    sg.observe("far", x > 1.0)
+    return {"x": x + 0.1 * k * (2.0 - x), "n": n + 1}
+
+@counted.objective
+def height(x):
+    return x * x
+
+def roll(x, k, **options):
+    return simgrad.torch.rollout(client, counted, steps=8, initial={"x": x}, params={"k": k}, policy="f64", **options)
+x = torch.tensor([0.0, 3.0], dtype=torch.float64)
+k = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+"""
+
+
+def test_what_is_no_real_is_recorded_beside_gradients(root, server):
     run(
         root,
-        COMMON + """
-try:
-    roll(y0, v0, e, u, raw=True)
-except ValueError as error:
-    assert "raw" in str(error)
-else:
-    raise AssertionError("raw=True was taken")
+        COUNTED + """
+out = roll(x, k, record=["x", "n", "far"])
+assert out.trajectory["n"].dtype == torch.int32 and out.trajectory["far"].dtype == torch.bool
+assert out.trajectory["n"][0].tolist() == list(range(9)) and bool(out.trajectory["far"][1].any())
+out.trajectory["x"].sum().backward()
+slope, k.grad = k.grad, None
+roll(x, k, record="x").trajectory["x"].sum().backward()
+assert out.calls[0].reused and slope == k.grad != 0
+""",
+        server.target,
+    )
+
+
+def test_margins_weights_and_tensors_of_inference_mode_go_with_a_gradient(root, server):
+    run(
+        root,
+        COUNTED + """
+with torch.inference_mode():
+    made = torch.tensor([0.0, 3.0], dtype=torch.float64)
+    assert not roll(made, k).state["x"].requires_grad
+out = roll(made, k, objective="height", weights=torch.tensor([1.0, 0.5], dtype=torch.bfloat16))
+out.value.backward()
+slope, k.grad = k.grad, None
+(roll(made, k, objective="height").values * torch.tensor([1.0, 0.5])).sum().backward()
+assert slope == k.grad != 0, (slope, k.grad)
+k.grad = None
+site = client.rollout(counted, steps=1, initial={"x": [0.0]}).program.event_sites[0]
+out = roll(x, k, margins=[site])
+assert out.info.margins[site].shape == (2, 8)
+out.state["x"].sum().backward()
+assert not out.calls[0].reused and k.grad != 0
+""",
+        server.target,
+    )
+
+
+def test_loops_and_reduction_are_those_of_the_gradient(root, server):
+    run(
+        root,
+        COUNTED + """
+@sg.world
+def rooted(x: sg.State, k: sg.Param = 0.5):
+    return {"x": sg.fixed_point(lambda y: np.cos(k * y) + 0.1 * x, 0.0, tol=0.05, max_iter=50, site="solve")}
+
+def slope(**options):
+    k = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    out = simgrad.torch.rollout(client, rooted, steps=1, initial={"x": x}, params={"k": k}, **options)
+    out.state["x"][0].backward()
+    return k.grad.item()
+
+implicit = {"solve": sg.Implicit()}
+expected = client.gradient(rooted, steps=1, initial={"x": x.numpy()}, params={"k": 0.5}, policy="f64", loops=implicit,
+                           cotangents={"state": {"x": [1.0, 0.0]}})
+assert slope(loops=implicit) == expected.params["k"] != slope()
+
+bad = torch.tensor([0.0, float("nan")], dtype=torch.float64)
+for reduction in ("all", "finite_only"):
+    k.grad = None
+    out = roll(bad, k, reduction=reduction)
+    out.state["x"].sum().backward()
+    assert bool(k.grad.isfinite()) == (reduction == "finite_only")
+""",
+        server.target,
+    )
+
+
+def test_what_a_rollout_does_not_take_is_refused_by_name(root, server):
+    run(
+        root,
+        COUNTED + """
+for error, said, call in (
+    (ValueError, "raw", lambda: roll(x, k, raw=True)),
+    (ValueError, "keep: a rollout is kept where", lambda: roll(x, k, keep=True)),
+    (TypeError, "initial are arrays by name, a dict, not Tensor", lambda: simgrad.torch.rollout(client, counted, steps=1, initial=x)),
+):
+    try:
+        call()
+    except error as failed:
+        assert said in str(failed), failed
+    else:
+        raise AssertionError(said)
 """,
         server.target,
     )

@@ -240,3 +240,44 @@ def test_controls_of_different_lengths_say_so(client, driven_world):
             control=PUSHES[:4],
             data={**TARGET, "place": TARGETS},
         )
+
+
+def test_second_derivatives_are_refused_by_name(run, world):
+    loss = ours(run)
+    state = {n: jnp.asarray(x) for n, x in STATE.items()}
+    with pytest.raises(NotImplementedError, match="first derivatives only; Client.hessian_vector"):
+        jax.hessian(lambda p: loss(p, state, jnp.asarray(PUSH)))(PARAMS)
+
+
+@pytest.mark.parametrize("option", ["polcy", "keep", "raw", "weights"])
+def test_an_option_that_it_has_not_is_refused_before_any_run(client, world, option):
+    with pytest.raises(TypeError, match=f"no option {option}: diagnostics, on_nonfinite, path"):
+        simgrad.jax.function(client, world, **{option: True})
+
+
+def test_loops_say_how_its_gradient_goes_through_them(client):
+    def solve(state, params):
+        def body(carried):
+            _, y = carried
+            return y, jnp.cos(params["k"] * y) + 0.1 * state["x"]
+
+        changes = lambda carried: jnp.abs(carried[1] - carried[0]) > 0.05
+        _, y = jax.lax.while_loop(changes, body, body((0.0, jnp.zeros(()))))
+        return {"x": y}
+
+    state, params = {"x": jnp.asarray(0.3)}, {"k": jnp.asarray(0.5)}
+    line = solve.__code__.co_firstlineno + 6
+    cap = {f"function_test.py:{line}": 50}
+    rooted = simgrad.jax.world(solve, state=state, params=params, max_iter=cap)
+    (site,) = (s.name for s in rooted.sites if s.what == "loop")
+    loops = {site: simgrad.Truncated(1)}
+
+    def slope(**how):
+        run = simgrad.jax.function(client, rooted, steps=1, policy="f64", **how)
+        return jax.grad(lambda k: run(state, params={"k": k}).state["x"])(params["k"])
+
+    expected = client.gradient(
+        rooted, steps=1, initial=state, params=params, policy="f64", wrt=["k"], loops=loops,
+        cotangents={"state": {"x": np.ones(1)}},
+    )
+    assert slope(loops=loops) == expected.params["k"] != slope()

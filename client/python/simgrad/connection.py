@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import grpc.experimental
 
 CONNECTION_OPTIONS = [
     # How often gRPC tries to connect: a server that is back is found within a second or so.
@@ -11,6 +12,7 @@ CONNECTION_OPTIONS = [
     # gRPC's own repeats are not needed beside ours, and 1.51's lose calls: one that is made while its
     # connection ends may never return, not even at its deadline.
     ("grpc.enable_retries", 0),
+    (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
 ]
 
 

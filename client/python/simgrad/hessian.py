@@ -18,12 +18,18 @@ from simgrad import errors, path, summary
 from simgrad.arrays import Bits, PerStep
 from simgrad.request import Arrays
 from simgrad.results import Gradient
+from simgrad.v1 import program_pb2
 
 if TYPE_CHECKING:
     from simgrad.client import Client
     from simgrad.world import World
 
-GROUPS = ("initial", "params", "controls")
+_KINDS = {
+    "initial": program_pb2.INPUT_KIND_STATE,
+    "params": program_pb2.INPUT_KIND_PARAM,
+    "controls": program_pb2.INPUT_KIND_CONTROL,
+}
+GROUPS = tuple(_KINDS)
 # Spacing of the numbers from 1 on, by the format of role dynamics.
 _EPSILON = {
     **{"f64": 2.0**-52, "f32": 2.0**-23, "tf32": 2.0**-10, "f16": 2.0**-10, "bf16": 2.0**-7},
@@ -65,6 +71,15 @@ def _shifted(value: Any, direction: np.ndarray, by: float) -> Any:
     if isinstance(value, PerStep):
         return PerStep(_shifted(value.array, direction, by))
     return np.asarray(value, np.float64) + by * direction
+
+
+def _with_defaults(
+    world: World, group: str, given: Arrays | None, vector: Mapping[str, Arrays]
+) -> Arrays | None:
+    """The inputs of a group, and those that the world sends by itself and the vector moves."""
+    defaults = world.array_defaults.get(_KINDS[group], {})
+    moved = [name for name in vector.get(group, {}) if name in defaults and name not in (given or {})]
+    return {**(given or {}), **{name: defaults[name] for name in moved}} if moved else given
 
 
 def _directions(
@@ -205,6 +220,7 @@ def hessian_vector(
         raise ValueError(f"step {step}: must be finite and above 0")
     if not isinstance(options.get("objective") or "", str):
         raise TypeError("objective: hessian_vector is of one objective; call it for each")
+    inputs = {group: _with_defaults(world, group, arrays, vector) for group, arrays in inputs.items()}
     directions = _directions(inputs, vector)
     asked = options.pop("path", False)
     given = asked if isinstance(asked, path.Path) else None

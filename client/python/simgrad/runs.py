@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Sequence, cast
+from typing import Any, Sequence, cast
 
 from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
@@ -15,7 +15,7 @@ from simgrad.program_text import unreadable
 from simgrad.progress import ProgressCallback, observer_of
 from simgrad.repeating import Call
 from simgrad.service import Service
-from simgrad.stream import Start, Stream
+from simgrad.stream import Finish, Start, Stream
 from simgrad.v1 import policy_pb2, simgrad_pb2
 from simgrad.world import World
 
@@ -67,16 +67,15 @@ class Runs:
         if on_nonfinite not in ("report", "raise"):
             raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
 
-        def finish(result: results.Rollout) -> None:
+        def finish(result: results.Rollout, kept: simgrad_pb2.KeptRun) -> None:
             if keep:
-                result.kept = KeptRun(self, world, message.spec, stream.kept, raw)
+                result.kept = KeptRun(self, world, message.spec, kept, raw)
             _finish(result, world, on_nonfinite)
 
         call = self.calls.new(message, terms)
         declared = lambda: self.declared(world, terms)
         start = self._service.start(method, message, call, terms, declared)
-        stream = self._read(world, message, call, start, finish, progress, raw)
-        return stream
+        return self._read(world, message, call, start, finish, progress, raw)
 
     def vjp(
         self,
@@ -91,7 +90,7 @@ class Runs:
         def read(
             message: simgrad_pb2.GradientRequest, call: Call, start: Start
         ) -> list[results.Gradient]:
-            finish = lambda result: _finish(result, world, on_nonfinite)
+            finish = lambda result, kept: _finish(result, world, on_nonfinite)
             stream = self._read(world, message, call, start, finish)
             return cast("list[results.Gradient]", stream.results)
 
@@ -104,7 +103,7 @@ class Runs:
         message: Any,
         call: Call,
         start: Start,
-        finish: Callable[[results.Rollout], None],
+        finish: Finish,
         progress: bool | ProgressCallback = False,
         raw: bool = False,
     ) -> Stream:

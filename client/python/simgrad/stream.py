@@ -19,6 +19,8 @@ from simgrad.results import Gradient, Rollout
 from simgrad.v1 import simgrad_pb2
 
 _RANK = {"forward": 0, "adjoint": 1}
+# Looks at a result; the handle is that of a kept rollout, and empty if it is not kept.
+Finish = Callable[[Rollout, simgrad_pb2.KeptRun], None]
 
 
 class Start(NamedTuple):
@@ -58,7 +60,7 @@ class Stream:
         start: Start,
         assembly: Callable[[], Assembly],
         observer: ProgressCallback,
-        finish: Callable[[Rollout], None],
+        finish: Finish,
         clock: Clock,
     ):
         """`assembly` makes a new one; `finish` looks at the result."""
@@ -99,11 +101,6 @@ class Stream:
         """All results: one for each cotangent of a Vjp, else one."""
         self.result
         return self._assembly.results
-
-    @property
-    def kept(self) -> simgrad_pb2.KeptRun:
-        """The handle of a kept rollout, once its result is there; empty if it is not kept."""
-        return self._assembly.kept
 
     def cancel(self) -> None:
         """Stops the work on the server; does nothing once the answer is complete."""
@@ -150,7 +147,7 @@ class Stream:
             raise errors.Internal("the server ended the stream without a result")
         for each in self._assembly.results:
             each.tries = self._call.tries
-            self._finish(each)
+            self._finish(each, self._assembly.kept)
 
     def _repeated(self) -> Iterator[Part]:
         if self._rpc is None:

@@ -11,14 +11,17 @@ are sent by themselves, and get their gradients.
 
 Where an input needs a gradient, the server keeps the rollout, and the backward pass reverses it without
 simulating again. What the server does not keep any more it runs again, to the same bits. Second
-derivatives are not available.
+derivatives are not available, nor are the transforms of torch.func; torch.compile leaves a rollout out.
 Works with torch 1.13 and later, with tensors on any device (they travel through the CPU).
 """
 
 from __future__ import annotations
 
+import copy
+import functools
+import sys
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,16 +31,24 @@ from simgrad.client import Client
 from simgrad.composition import ComposedWorld
 from simgrad.data_as_controls import data_as_controls
 from simgrad.kept import Keep
+from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.policy import Policy
 from simgrad.results import Gradient, Rollout
 from simgrad.torch_controller import ModuleController, controller
+from simgrad.v1 import program_pb2
 from simgrad.world import World
 
 __all__ = ["ModuleController", "TorchRollout", "controller", "rollout"]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _GROUPS = ("initial", "params", "controls")
-_OF_VJP = ("on_nonfinite", "timeout", "retry")  # of the options of a rollout, those that a vjp takes
+_OF_VJP = ("on_nonfinite", "timeout", "retry", "loops", "reduction")  # of the options of a gradient, those of a vjp
 _PREFIX = {"initial": "state", "params": "param", "controls": "control"}
+_REFUSED = {
+    "raw": "raw=True gives bits, and a tensor holds numbers: use Client.rollout",
+    "keep": "a rollout is kept where a tensor needs a gradient; `loops` says how it goes through loops",
+}
 
 
 @dataclass
@@ -60,6 +71,23 @@ class TorchRollout:
     value: torch.Tensor | None = None
 
 
+def _uncompiled(function: F) -> F:
+    """The function as torch.compile leaves it alone. The compiler is asked for that once it is there: its import takes
+    a second."""
+    alone: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*arguments, **options)
+        if not alone:
+            alone.append(torch._dynamo.disable(function))
+        return alone[0](*arguments, **options)
+
+    return cast(F, called)
+
+
+@_uncompiled
 def rollout(
     client: Client,
     world: World,
@@ -73,24 +101,33 @@ def rollout(
     record: Sequence[str] = (),
     objective: str = "",
     weights: Any = None,
+    loops: Mapping[str, Truncated | Implicit] | None = None,
+    reduction: str = "all",
     **options: Any,
 ) -> TorchRollout:
-    """Unrolls a world; arguments as Client.rollout, where inputs may be tensors.
+    """Unrolls a world; arguments as Client.rollout, where inputs may be tensors, and loops and reduction of
+    gradients, as Client.gradient.
 
     Shapes: as Client.rollout; PerStep may hold a tensor.
     Formats: tensors keep their dtype on the way to the server. Results are f64 where the policy computes
       them in f64, else f32, whatever the tensors are; gradients come back in the dtype and on the
-      device of their input. policy=None: f64 where an input is a tensor of f64, as PyTorch promotes; else f32.
+      device of their input. policy=None: f64 where an input is a tensor of f64, one number too; else f32.
     Data that needs a gradient is sent as a control, which it then is for the program and in `calls`; of a
       built-in world the program is asked for first.
     Cost: a backward pass is one call; two where the loss depends both on states or trajectories and on
       an objective with weights that are not 1. It simulates again, to the same bits, where the loss leaves out
-      a recorded observable, or of a rollout with an objective reads states or trajectories alone.
-    Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor was
-      changed in place in between; TypeError for a list of tensors that need gradients.
+      a recorded observable, of a rollout with an objective reads states or trajectories alone, or of one with
+      margins.
+    Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor of states,
+      params, controls or weights was changed in place in between (other arrays are copied); TypeError for
+      inputs that are no dicts, and for a list of tensors that need gradients.
     """
-    if options.get("raw"):
-        raise ValueError("raw=True gives bits, and a tensor holds numbers: use Client.rollout")
+    for refused, why in _REFUSED.items():
+        if options.get(refused):
+            raise ValueError(f"{refused}: {why}")
+    for group, given in (("initial", initial), ("params", params), ("controls", controls), ("data", data)):
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"{group} are arrays by name, a dict, not {type(given).__name__}")
     params = {**_parameters(world), **(params or {})}
     controls, data = dict(controls or {}), dict(data or {})
     moved = [n for n, x in data.items() if _needs_gradient(x)]
@@ -107,18 +144,23 @@ def rollout(
         t.dtype == torch.float64 for t in (*tensors, *map(_tensor_in, data.values())) if t is not None
     ):
         policy = "f64"
-    fixed = dict(
-        steps=steps,
-        data={k: _to_wire(v) for k, v in data.items()},
-        policy=policy,
-        record=list(record),
-        **options,
-    )
-    work = _Work(client, world, inputs, fixed, objective, weights)
     if isinstance(weights, torch.Tensor):
         tensors.append(weights)
-    if torch.is_grad_enabled():
-        work.keep_for([t.requires_grad for t in tensors])
+    wanted = [t.requires_grad and torch.is_grad_enabled() for t in tensors]
+    own = _own if any(wanted) else _as_it_is
+    fixed = dict(
+        steps=steps,
+        data={k: own(_to_wire(v)) for k, v in data.items()},
+        policy=policy,
+        record=[record] if isinstance(record, str) else list(record),
+        **options,
+    )
+    # The backward pass may send them again: those that are no tensors are copied, the others have versions.
+    inputs = [(group, name, v if _tensor_in(v) is not None else own(v)) for group, name, v in inputs]
+    weights = weights if isinstance(weights, torch.Tensor) else own(weights)
+    of_gradients = dict(loops=loops, reduction=reduction)
+    work = _Work(client, world, inputs, fixed, objective, weights, of_gradients)
+    work.keep_for(wanted)
     outputs = _Function.apply(work, *tensors)
     count = len(work.result.state)
     states = dict(zip(work.result.state, outputs))
@@ -140,6 +182,7 @@ class _Work:
         fixed: dict[str, Any],
         objective: str,
         weights: Any,
+        of_gradients: dict[str, Any],
     ):
         self.client = client
         self.world = world
@@ -147,6 +190,7 @@ class _Work:
         self.fixed = fixed
         self.objective = objective
         self.weights = weights
+        self.of_gradients = of_gradients
         self._keep: Keep | None = None
         self._result: Rollout | None = None
         self.calls: list[Gradient] = []
@@ -159,10 +203,12 @@ class _Work:
     def keep_for(self, wanted: Sequence[bool]) -> None:
         """The rollout will be asked for gradients by the tensors that are wanted."""
         wrt = self._wrt(wanted)
-        if wrt:
+        if wrt and not self.fixed.get("margins"):  # a run is kept or has margins
             # A loss by an objective seldom reads trajectories too.
             record = () if self.objective else self.fixed["record"]
-            self._keep = Keep(wrt=wrt, trajectory=record)
+            whole = _names_of_whole_numbers(self.world)
+            trajectory = [name for name in record if name not in whole]
+            self._keep = Keep(wrt=wrt, trajectory=trajectory, loops=self.of_gradients["loops"])
 
     def _wrt(self, wanted: Sequence[bool]) -> list[str]:
         named = zip(self.tensor_inputs(), wanted)
@@ -185,7 +231,7 @@ class _Work:
             **self.groups(),
             **self.fixed,
             objective=self.objective,
-            weights=_to_wire(self.weights),
+            weights=_numbers(self.weights),
             keep=self._keep or False,
         )
         arrays = [*self.result.state.values(), *self.result.trajectory.values()]
@@ -199,7 +245,8 @@ class _Work:
         """Gradients by group and name, of the inputs that are wanted."""
         wrt = self._wrt(wanted)
         total: dict[str, dict[str, np.ndarray]] = {group: {} for group in _GROUPS}
-        fixed = {**self.fixed, "record": (), "progress": False}
+        fixed = {**self.fixed, **self.of_gradients, "record": (), "progress": False}
+        fixed.pop("margins", None)
         for asked in self._asked(cotangents) if wrt else ():
             if self.result.kept is not None and asked.get("objective", "") == self.objective:
                 how = {name: value for name, value in fixed.items() if name in _OF_VJP}
@@ -245,7 +292,7 @@ class _Work:
         if values is not None:
             total += values.detach().cpu().numpy()
         if value is not None:
-            given = 1.0 if self.weights is None else _to_wire(self.weights)
+            given = 1.0 if self.weights is None else _numbers(self.weights)
             total += value.item() * np.asarray(given, np.float64).ravel()
         return total
 
@@ -259,7 +306,7 @@ class _Function(torch.autograd.Function):
     def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.work = work
         ctx.tensors = tensors
-        ctx.versions = [t._version for t in tensors]
+        ctx.versions = _versions(tensors)
         ctx.set_materialize_grads(False)
         outputs = work.forward()
         ctx.mark_non_differentiable(*[o for o in outputs if not o.is_floating_point()])
@@ -280,7 +327,7 @@ class _Function(torch.autograd.Function):
         work, wanted = ctx.work, ctx.needs_input_grad[1:]
         if not any(wanted) or all(c is None for c in cotangents):
             return (None,) * (1 + len(wanted))
-        if [t._version for t in ctx.tensors] != ctx.versions:
+        if _versions(ctx.tensors) != ctx.versions:
             raise RuntimeError(
                 "an input of simgrad.torch.rollout was changed in place before its backward pass"
             )
@@ -316,6 +363,34 @@ def _parameters(world: World) -> dict[str, Any]:
     controllers = world.controllers if isinstance(world, ComposedWorld) else ()
     modules = [c for c in controllers if isinstance(c, ModuleController)]
     return {name: p for module in modules for name, p in module.parameters.items()}
+
+
+def _names_of_whole_numbers(world: World) -> frozenset[str]:
+    """The states and observables of a program that are no reals, and have no cotangents."""
+    program = world.program
+    if program is None:  # a built-in world has none
+        return frozenset()
+    states = [(i.name, i.value) for i in program.inputs if i.kind == program_pb2.INPUT_KIND_STATE]
+    known = [*states, *((e.name, e.value) for e in program.exports)]
+    return frozenset(n for n, value in known if program.values[value].element != program_pb2.ELEMENT_TYPE_REAL)
+
+
+def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Versions of tensors, which tell whether one was changed in place; those of inference mode have none."""
+    return [-1 if t.is_inference() else t._version for t in tensors]
+
+
+def _own(value: Any) -> Any:
+    """A copy, whatever the caller does with the array."""
+    return copy.deepcopy(value)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _numbers(weights: Any) -> Any:
+    return weights.detach().cpu().double().numpy() if isinstance(weights, torch.Tensor) else weights
 
 
 def _how(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -94,8 +94,9 @@ def controller(
     which get the gradients.
 
     Args:
-      module: nn.Sequential of Linear, LayerNorm, Identity and activations (an error lists them), nested
-        or alone. Later changes of its layers change no world.
+      module: nn.Sequential of Linear, LayerNorm, Identity, Dropout that does nothing and activations (an error lists
+        them), nested or alone. Later changes of its layers change no world. Softplus with a threshold from 20 on,
+        the default, has none.
       observe: states, observables and inputs by name; None: every real state, in their order.
       name: in front of the names of weights: "policy.0.weight".
       per_instance: names of parameters that requests may send for each instance; they are sg.Param.

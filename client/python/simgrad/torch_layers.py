@@ -44,6 +44,17 @@ def check(module: Any, path: str = "") -> None:
         raise TypeError(f"{called} has a forward of its own, which would not run in a world")
     if type(module) is nn.GELU and module.approximate not in ("none", "tanh"):
         raise TypeError(f"{called}: approximate is none or tanh")
+    if type(module) is nn.Softmax and module.dim != -1:
+        raise TypeError(f"{called} is along dim=-1 of what a world has for one instance, a vector")
+    if type(module) is nn.Dropout and module.training and module.p > 0:
+        raise TypeError(f"{called} drops what it draws; a world has it after module.eval() alone, or with p = 0")
+    for name in ("weight", "bias"):
+        given = getattr(module, name, None)
+        if given is not None and not isinstance(given, nn.Parameter):
+            raise TypeError(
+                f"{called}: its {name} is no nn.Parameter, as the weights of a world are; "
+                "requires_grad_(False) is how one stays as it is"
+            )
 
 
 def _called(module: Any, path: str) -> str:
@@ -84,15 +95,34 @@ def _elu(x: Expression, alpha: float) -> Expression:
     return _relu(x) + alpha * x.builder.expm1(_negative_part(x))
 
 
+# Constants of the fixed point at mean 0 and variance 1: Klambauer et al., "Self-Normalizing Neural Networks", NIPS 2017.
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848, 1.0507009873554804934
+
+
 def _gelu(x: Expression, approximate: str) -> Expression:
     if approximate == "tanh":
         return 0.5 * x * (1.0 + x.builder.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * (1.0 + x.builder.erf(x * math.sqrt(0.5)))
 
 
-def _softplus(x: Expression, beta: float) -> Expression:
-    """Everywhere; PyTorch's is x above a threshold, where they differ by at most e^-threshold / beta."""
-    return x.builder.softplus(x) if beta == 1 else x.builder.softplus(beta * x) / beta
+_NEVER_REACHED = 20  # of a threshold, PyTorch's own: beyond it e^-x is below every error of f32
+
+
+def _softplus(x: Expression, beta: float, threshold: float) -> Expression:
+    """PyTorch's is x above a threshold. From 20 on that is left out, and changes at most e^-threshold / beta."""
+    made = x.builder.softplus(x) if beta == 1 else x.builder.softplus(beta * x) / beta
+    return made if threshold >= _NEVER_REACHED else x.builder.where(beta * x > threshold, x, made)
+
+
+def _softmax(layer: Any, x: Expression, weight: Weight, called: str) -> Expression:
+    raised = x.builder.exp(x - x.max())
+    return raised / raised.sum()
+
+
+def _prelu(layer: Any, x: Expression, weight: Weight, called: str) -> Expression:
+    if layer.num_parameters not in (1, x.size):
+        raise ValueError(f"{called} takes {layer.num_parameters} numbers, and gets {x.size}")
+    return _relu(x) + weight(layer.weight) * _negative_part(x)
 
 
 def _activation(write: Callable[[Expression, Any], Expression]) -> Callable[..., Expression]:
@@ -110,10 +140,18 @@ _LAYERS: Mapping[type, Callable[..., Expression]] = {
         lambda x, layer: _relu(x) + layer.negative_slope * _negative_part(x)
     ),
     nn.ELU: _activation(lambda x, layer: _elu(x, layer.alpha)),
+    nn.CELU: _activation(lambda x, layer: _relu(x) + layer.alpha * x.builder.expm1(_negative_part(x) / layer.alpha)),
+    nn.SELU: _activation(lambda x, layer: _SELU_SCALE * _elu(x, _SELU_ALPHA)),
+    nn.PReLU: _prelu,
+    nn.Softmax: _softmax,
+    nn.Dropout: _activation(lambda x, layer: x),
     nn.Tanh: _activation(lambda x, layer: x.builder.tanh(x)),
     nn.Sigmoid: _activation(lambda x, layer: x.builder.sigmoid(x)),
     nn.SiLU: _activation(lambda x, layer: x * x.builder.sigmoid(x)),
     nn.GELU: _activation(lambda x, layer: _gelu(x, layer.approximate)),
-    nn.Softplus: _activation(lambda x, layer: _softplus(x, layer.beta)),
+    nn.Mish: _activation(lambda x, layer: x * x.builder.tanh(x.builder.softplus(x))),
+    nn.LogSigmoid: _activation(lambda x, layer: -x.builder.softplus(-x)),
+    nn.Hardsigmoid: _activation(lambda x, layer: numpy_functions.clip(x + 3.0, 0.0, 6.0) / 6.0),
+    nn.Softplus: _activation(lambda x, layer: _softplus(x, layer.beta, layer.threshold)),
     nn.Softsign: _activation(lambda x, layer: x / (1.0 + abs(x))),
 }

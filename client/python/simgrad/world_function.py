@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import sys
 from dataclasses import dataclass
 from types import FrameType
@@ -41,7 +42,12 @@ class Declared:
 
     def __init__(self, *shape: Any, default: Any = None, dtype: Any = "real"):
         given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        object.__setattr__(self, "shape", tuple(int(n) for n in given))
+        try:
+            object.__setattr__(self, "shape", tuple(operator.index(n) for n in given))
+        except TypeError:
+            wrong = next(n for n in given if not hasattr(n, "__index__"))
+            kind = type(self).__name__
+            raise TypeError(f"{source_line().text}: {kind}[{wrong!r}]: a shape has whole numbers; a dtype is {kind}(3, dtype=\"i32\")") from None
         if default is not None and np.ndim(default) > 0 and np.shape(default) != self.shape:
             raise ValueError(
                 f"a default of shape {np.shape(default)} for an input of shape {self.shape}"

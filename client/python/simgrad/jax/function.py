@@ -22,7 +22,7 @@ import dataclasses
 import hashlib
 import operator
 import threading
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ import numpy as np
 from simgrad.client import Client
 from simgrad.data_as_controls import data_as_controls
 from simgrad.kept import Keep
+from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.jax.jax_world import KINDS, JaxWorld
 from simgrad.jax.node import Shape, size_of
 from simgrad.jax.trees import GROUPS, Group, is_key, wrapped
@@ -41,6 +42,11 @@ from simgrad.world import World
 
 _ARGUMENTS = {"state": "initial", "control": "controls", "params": "params", "data": "data"}
 _OF_VJP = ("on_nonfinite", "timeout", "retry")  # of the options of a rollout, those that a vjp takes
+# Options of Client.rollout that bear on what a function gives.
+_OPTIONS = (
+    *("diagnostics", "on_nonfinite", "path", "program", "progress", "timeout", "retry", "seed"),
+    *("instances", "first_instance", "instance_ids", "stride", "chunk_steps", "checkpoint_interval"),
+)
 _WRT = {"state": "state", "control": "control", "params": "param", "data": "control"}
 _PER_STEP = ("control", "data")  # what may have a value per step
 
@@ -164,13 +170,17 @@ class RolloutFunction:
         steps: int | None,
         policy: Policy | str | None,
         record: Sequence[str],
+        loops: Mapping[str, Truncated | Implicit] | None,
         options: dict[str, Any],
     ):
+        if unknown := sorted(set(options) - set(_OPTIONS)):
+            raise TypeError(f"simgrad.jax.function has no option {', '.join(unknown)}: {', '.join(_OPTIONS)} are the others")
         self.client = client
         self.world = world
         self.steps = steps
         self._fixed: dict[str, Any] = dict(policy=policy, **options)
-        self._record = tuple(record)
+        self._record = (record,) if isinstance(record, str) else tuple(record)
+        self._loops = loops
         self._kept = _KeptRollouts(_MOST_KEPT)
         self._made: dict[_Call, Any] = {}
         self._worlds: dict[tuple[str, ...], World] = {}
@@ -280,7 +290,7 @@ class RolloutFunction:
 
         def forward(wanted: tuple[int, ...], leaves: Sequence[Any]) -> tuple[Any, ...]:
             run = lambda *arrays: self._forward(call, wanted, arrays)
-            return tuple(jax.pure_callback(run, shapes, *leaves, vmap_method="broadcast_all"))
+            return tuple(_called(run, shapes, leaves))
 
         def keeping(*primals: Any) -> tuple[tuple[Any, ...], _Residuals]:
             leaves = tuple(p.value for p in primals)
@@ -294,7 +304,7 @@ class RolloutFunction:
             sent = [_whole(c) for o, c in zip(call.outputs, cotangents) if o in call.reals]
             like = tuple(jax.ShapeDtypeStruct(leaves[k].shape, leaves[k].dtype) for k in wanted)
             run = lambda *arrays: self._backward(call, wanted, arrays)
-            made = jax.pure_callback(run, like, *leaves, *sent, vmap_method="broadcast_all")
+            made = _called(run, like, [*leaves, *sent])
             by_place = dict(zip(wanted, made))
             return tuple(by_place.get(k) for k in range(len(call.inputs)))
 
@@ -337,6 +347,7 @@ class RolloutFunction:
             wrt=wrt,
             state=[o.name for o in call.reals if o.final],
             trajectory=[o.name for o in call.reals if not o.final],
+            loops=self._loops,
         )
         made = self.client.rollout(world, **arguments, record=self._record, keep=how if wrt else False)
         for one in made.halted:
@@ -364,10 +375,10 @@ class RolloutFunction:
         if wrt:
             kept = self._kept.find(self._kept.key(call, wanted, leaves))
             if kept is None:
-                made = self.client.gradient(world, **arguments, wrt=wrt, cotangents=cotangents)
+                made = self.client.gradient(world, **arguments, wrt=wrt, cotangents=cotangents, loops=self._loops)
             else:
                 how = {name: value for name, value in self._fixed.items() if name in _OF_VJP}
-                made = kept.vjp(cotangents, wrt=wrt, **how)
+                made = kept.vjp(cotangents, wrt=wrt, loops=self._loops, **how)
             found = {"state": made.initial, "params": made.params}
             found["control"] = found["data"] = made.controls
         return tuple(
@@ -387,6 +398,19 @@ class RolloutFunction:
             return np.asarray(found[i.kind][i.name], like.dtype).reshape((*batch, *i.shape))
         is_constant = i.kind == "state" and i.name in self.world.constants
         return np.full(like.shape, np.nan if is_constant else 0.0, like.dtype)
+
+
+def _called(run: Any, shapes: Any, arrays: Sequence[Any]) -> Any:
+    """The arrays that `run` gives, one call for a batch; they cannot be differentiated again."""
+    once = jax.custom_jvp(lambda *given: jax.pure_callback(run, shapes, *given, vmap_method="broadcast_all"))
+    once.defjvp(_refuse_second_derivative)
+    return once(*arrays)
+
+
+def _refuse_second_derivative(primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(
+        "simgrad.jax.function has first derivatives only; Client.hessian_vector gives products with second ones"
+    )
 
 
 def _check_shape(i: _Input, declared: Shape, steps: int) -> None:
@@ -415,6 +439,7 @@ def function(
     steps: int | None = None,
     policy: Policy | str | None = None,
     record: Sequence[str] = (),
+    loops: Mapping[str, Truncated | Implicit] | None = None,
     **options: Any,
 ) -> RolloutFunction:
     """A rollout as a function of JAX; arguments as Client.rollout.
@@ -424,8 +449,10 @@ def function(
 
     Args:
       steps: of every call; None: each call says how many, or has a control or data with a value per step.
-    Errors: TypeError for pytrees and shapes that are not the world's, and where steps are not told, while
+      loops: of gradients, as for Client.gradient.
+      options: those of Client.rollout that say how it runs (an error lists them).
+    Errors: TypeError for another option; TypeError for pytrees and shapes that are not the world's, and where steps are not told, while
       tracing; those of Client.rollout where it runs; ValueError there for data that are differentiated and
       have the name of a control.
     """
-    return RolloutFunction(client, world, steps, policy, record, {"diagnostics": "off", **options})
+    return RolloutFunction(client, world, steps, policy, record, loops, {"diagnostics": "off", **options})
