@@ -6,7 +6,7 @@
 //   scale = f32(scale * growth) where that is finite, clean = 0.
 //   kPytorch is exactly this; it has no floor (17 skips take 65536 below 1). kGuarded never goes
 //   below 1, keeps to powers of two (the largest not above), so that scaling loses no bit, and
-//   tests finiteness after unscaling too.
+//   tests finiteness after unscaling too; its growth and backoff are powers of two.
 // Accuracy: products in double, rounded once. Errors: none; `scale` must be positive and finite.
 // Threads: pure; host and device. Cost: constant.
 // Source: docs/numerics.md section 8; Micikevicius et al., "Mixed Precision Training", ICLR 2018.

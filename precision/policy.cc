@@ -243,6 +243,18 @@ std::optional<PolicyError> ApplyRoles(const PolicySpec& spec, Policy& policy) {
   return std::nullopt;
 }
 
+// A loss scale that is too large shows in gradients that are not finite.
+std::optional<PolicyError> CheckOverflow(const PolicySpec& spec, const Policy& policy) {
+  if (policy.loss_scale == 1 || policy[Role::kGradient].overflow == Overflow::kIeee) {
+    return std::nullopt;
+  }
+  size_t i = 0;
+  while (spec.roles[i].first != RoleName(Role::kGradient)) ++i;  // no preset saturates gradients
+  return PolicyError{"roles[" + std::to_string(i) + "].overflow",
+                     "a gradient that saturates hides that the loss scale takes it beyond its "
+                     "format; leave its overflow out, or the loss scale"};
+}
+
 std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
   for (size_t i = 0; i < spec.sites.size(); ++i) {
     const std::string field = "sites[" + std::to_string(i) + "]";
@@ -392,6 +404,7 @@ std::variant<Policy, PolicyError> Resolve(const PolicySpec& spec) {
   }
   FillRoles(*preset, policy);
   if (auto error = ApplyRoles(spec, policy)) return *error;
+  if (auto error = CheckOverflow(spec, policy)) return *error;
   if (auto error = CheckSites(spec)) return *error;
   policy.sites = spec.sites;
   if (auto error = CheckInputsAtSites(policy)) return *error;

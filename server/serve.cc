@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/config/parse_flags.h"
+#include "server/scheduling/steady_time.h"
 #include "server/service/request_log.h"
 
 namespace simgrad::server {
@@ -119,11 +120,11 @@ void EndAt(absl::Time end, absl::Duration grace, ExitCode code,
            const std::shared_ptr<Hurried>& server) {
   const auto run = [end, grace, code, server]() mutable {
     const sigset_t signals = EndSignals();
-    for (bool hurried = false; absl::Now() < end;) {
-      const timespec rest = absl::ToTimespec(end - absl::Now());
+    for (bool hurried = false; SteadyNow() < end;) {
+      const timespec rest = absl::ToTimespec(end - SteadyNow());
       if (sigtimedwait(&signals, nullptr, &rest) < 0 || std::exchange(hurried, true)) continue;
       service::LogNote(service::LogLevel::kWarning, "a second signal; the work is cancelled");
-      end = std::min(end, absl::Now() + grace);
+      end = std::min(end, SteadyNow() + grace);
       // It may meet what hangs.
       StartDetached([server] { server->CancelWork(); });
     }
@@ -138,7 +139,7 @@ void EndAt(absl::Time end, absl::Duration grace, ExitCode code,
 [[noreturn]] void Abandon(service::Server& server, ExitCode code, const std::string& why,
                           absl::Duration time) {
   service::LogNote(service::LogLevel::kError, absl::StrCat(why, "; the process ends"));
-  EndAt(absl::Now() + std::max(time, kLastWords), kLastWords, code,
+  EndAt(SteadyNow() + std::max(time, kLastWords), kLastWords, code,
         std::make_shared<Hurried>(&server));
   server.FinishWork(std::max(time - kLastWords, absl::ZeroDuration()));
   server.CloseSpans(absl::Milliseconds(500));
@@ -195,7 +196,7 @@ int Serve(const config::ServerConfig& config,
   const auto hurried = std::make_shared<Hurried>(&server);
   const absl::Duration spans = config.otlp_endpoint.empty() ? absl::ZeroDuration() : kLastSpans;
   const absl::Duration grace = kLastWords + spans;
-  EndAt(absl::Now() + config.drain_timeout + grace, grace, kCancelledWork, hurried);
+  EndAt(SteadyNow() + config.drain_timeout + grace, grace, kCancelledWork, hurried);
   const bool drained = server.Drain(config.drain_timeout);
   hurried->Forget();
   server.CloseSpans(spans);

@@ -251,7 +251,7 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t end) {
 }
 
 absl::Status Execution::Reverse() {
-  if (absl::Status fits = checkpoints_.CheckReversal(batch_.steps); !fits.ok()) return fits;
+  if (absl::Status fits = checkpoints_.CheckReversal(batch_.steps, meter_); !fits.ok()) return fits;
   result_.loss_scale = numerical_.policy.loss_scale;
   const bool sums = !BlockSums::WantedOf(numerical_).empty();
   const bool only_finite = work_.gradient->reduction == InstanceReduction::kFiniteOnly;
@@ -281,7 +281,11 @@ absl::Status Execution::ReverseOver(const InstanceWeights& over, bool again) {
     return status;
   }
   if (!again) result_.seconds.compile_adjoint = SecondsSince(begin);
-  result_.backward.resize(static_cast<size_t>(batch_.steps));
+  if (work_.gradient->tell_steps) {
+    absl::Status made = UntilStopped(
+        [&] { ResizeInPieces(meter_, result_.backward, static_cast<size_t>(batch_.steps)); });
+    if (!made.ok()) return made;
+  }
   for (int64_t end = batch_.steps; end > 0;) {
     const absl::StatusOr<int64_t> first = checkpoints_.RangeBefore(end, chunk_.steps());
     if (!first.ok()) return first.status();
@@ -298,8 +302,10 @@ absl::Status Execution::ReverseOver(const InstanceWeights& over, bool again) {
     result_.adjoint_steps += count * batch_.instances;
     result_.recompute_steps += count * batch_.instances;  // the record of the range
     observer_.OnRecompute(count);
-    for (int64_t k = 0; k < count; ++k) {
-      result_.backward[static_cast<size_t>(*first + k)] = chunk->steps[static_cast<size_t>(k)];
+    for (int64_t k = 0; k < count && !again; ++k) {
+      const BackwardStep& step = chunk->steps[static_cast<size_t>(k)];
+      result_.nonfinite_cotangents += step.nonfinite;
+      if (work_.gradient->tell_steps) result_.backward[static_cast<size_t>(*first + k)] = step;
     }
     if (!again) {
       result_.adjoint_ranges.Merge(chunk->ranges);
@@ -326,9 +332,12 @@ InstanceWeights Execution::Weights(bool of_gradients) {
       work_.gradient && work_.gradient->reduction == InstanceReduction::kFiniteOnly;
   std::vector<bool> leave_out(batch_.instance_ids.size(), false);
   result_.left_out = 0;
+  result_.overflowed = 0;
   for (size_t row = 0; row < leave_out.size(); ++row) {
     const bool is_out = only_finite && !result_.health.empty() && !result_.health[row].ok;
     result_.left_out += is_out ? 1 : 0;
+    const bool overflowed = is_out && result_.health[row].phase == Phase::kAdjoint;
+    result_.overflowed += overflowed && result_.loss_scale != 1 ? 1 : 0;
     const bool failed =
         of_gradients && !result_.halts.empty() && result_.halts[row] && result_.halts[row]->error;
     leave_out[row] = is_out || failed;
@@ -405,6 +414,7 @@ void Execution::TakeGradients() {
     if (i >= UntoldInputs(numerical_) || !numerical_.adjoint_spec->wanted[i]) continue;
     result_.gradients.push_back(GradientOf(static_cast<int32_t>(i), weights));
   }
+  result_.skipped = result_.skipped || result_.overflowed > 0;
   Clip();
   result_.adjoint_solves = SolvesOf(numerical_, run_);
   result_.unconverged = decided_.UnconvergedOf(numerical_.adjoint_spec->loops);

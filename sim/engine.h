@@ -34,6 +34,7 @@ enum class InstanceReduction : uint8_t {
 struct GradientWork {
   InstanceReduction reduction = InstanceReduction::kAll;
   bool return_tree = false;              // InputGradient::tree
+  bool tell_steps = true;                // WorkResult::backward, 288 bytes for each step
   std::optional<double> clip_norm = {};  // positive; see sim/engine/clip.h
 };
 
@@ -129,12 +130,15 @@ struct WorkResult {
   std::vector<std::optional<Halt>> halts;  // per instance; empty where the program has none
   std::vector<InputGradient> gradients;
   double loss_scale = 1.0;
-  bool skipped = false;        // a scaled gradient was not finite
-  int64_t left_out = 0;        // by kFiniteOnly
+  bool skipped = false;  // a scaled gradient was not finite, or `overflowed` is not 0
+  int64_t left_out = 0;  // by kFiniteOnly
+  // Instances among these whose adjoint alone is not finite, where the loss scale is not 1.
+  int64_t overflowed = 0;
   std::optional<double> norm;  // before clipping, where the work asks for that
   std::vector<Unconverged> unconverged;
   std::vector<AdjointSolves> adjoint_solves;
-  std::vector<BackwardStep> backward;  // [steps]
+  std::vector<BackwardStep> backward;  // [steps], where the work asks for it
+  uint64_t nonfinite_cotangents = 0;   // of all steps
   RangeCounts adjoint_ranges;
   std::vector<BirthCertificate> certificates;
   std::shared_ptr<const KeptRun> kept;  // where the work asks for it

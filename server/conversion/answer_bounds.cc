@@ -108,7 +108,9 @@ int64_t AnswerBytes(const sim::Work& work, const std::vector<Recorded>& recorded
   bytes += std::min(waiting, static_cast<double>(limits.max_queued_bytes));
   bytes += instances * 64;  // values, signatures, health
   // The reverse pass, by step and as messages.
-  if (work.gradient) bytes += 2 * steps * static_cast<double>(sizeof(sim::BackwardStep));
+  if (work.gradient && work.gradient->tell_steps) {
+    bytes += 2 * steps * static_cast<double>(sizeof(sim::BackwardStep));
+  }
   return bytes < 4e18 ? static_cast<int64_t>(bytes) : int64_t{4'000'000'000'000'000'000};
 }
 

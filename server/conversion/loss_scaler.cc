@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/validation/request_error.h"
@@ -50,6 +51,15 @@ absl::Status CheckLossScaler(const v1::DynamicLossScale& scaler, const std::stri
     return InvalidField(field + ".backoff",
                         absl::StrCat("is ", rule.backoff, "; between 0 and 1, 0 for 0.5"));
   }
+  // A scale that is taken to the power of two below would not grow by 1.5, and would halve for 0.9.
+  const auto is_power = [](double x) { return std::exp2(std::ilogb(x)) == x; };
+  for (const auto& [name, factor] :
+       {std::pair("growth", rule.growth), std::pair("backoff", rule.backoff)}) {
+    if (rule.mode == LossScaleMode::kPytorch || is_power(factor)) continue;
+    return InvalidField(absl::StrCat(field, ".", name),
+                        absl::StrCat("is ", factor, "; mode guarded keeps to powers of two, mode ",
+                                     "torch does not"));
+  }
   if (rule.interval < 1) {
     return InvalidField(field + ".interval",
                         absl::StrCat("is ", rule.interval, "; at least 1, 0 for 2000"));
@@ -84,6 +94,8 @@ bool IsClean(const v1::DynamicLossScale& scaler, const sim::WorkResult& result) 
 std::string WhySkipped(const sim::WorkResult& result) {
   for (const sim::BirthCertificate& birth : result.certificates) {
     if (birth.phase == sim::Phase::kInput) continue;
+    // Instances that were finite before the adjoint made it skipped, where some are left out.
+    if (result.overflowed > 0 && birth.phase != sim::Phase::kAdjoint) continue;
     const std::string site = birth.site.empty() ? "" : absl::StrCat(" of site '", birth.site, "'");
     return absl::StrCat("the gradient is skipped: ", birth.operation, site, " in step ", birth.step,
                         " of instance ", birth.instance_id, " gave ", birth.result);

@@ -166,11 +166,15 @@ std::vector<std::string> LossScaleWarnings(const sim::Work& work, const sim::Wor
                                     std::exp2(std::ilogb(precision::Traits(format).max_finite))));
   }
   uint64_t beyond = result.adjoint_ranges.overflows[static_cast<size_t>(precision::Role::kAdjoint)];
-  for (const sim::BackwardStep& step : result.backward) beyond += step.nonfinite;
+  beyond += result.nonfinite_cotangents;
   if (beyond > 0) {
     warnings.push_back(absl::StrCat(beyond, " cotangents overflowed ", name,
                                     ", the format of role adjoint, or were not finite, at loss ",
                                     "scale ", result.loss_scale));
+  }
+  if (result.overflowed > 0) {
+    warnings.push_back(absl::StrCat(result.overflowed, " instances are left out whose cotangents ",
+                                    "are not finite at loss scale ", result.loss_scale));
   }
   if (result.skipped && warnings.empty()) {
     // It went beyond the format between the last cast and the gradient.

@@ -45,6 +45,11 @@ absl::Duration Caller::TakeSteps(double instance_steps, absl::Time now) {
   return absl::ZeroDuration();
 }
 
+void Caller::GiveSteps(double instance_steps) {
+  std::lock_guard lock(mutex_);
+  if (!std::isinf(limits_.instance_steps_per_second)) steps_ += instance_steps;
+}
+
 // Each refusal has its turn one interval after the last, and a burst may come before its turn. A
 // refusal costs a processor half a millisecond, its caller's part included: at this pace a
 // thirty-second of one processor. Four times the pace took a tenth of the goodput of two cores.

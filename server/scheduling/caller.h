@@ -43,6 +43,8 @@ class Caller {
   // worth. What a request takes may leave a debt; while there is one nothing more is given.
   // Returns zero where they were taken, else how long to wait.
   absl::Duration TakeSteps(double instance_steps, absl::Time now);
+  // Gives back what was taken for work that never ran.
+  void GiveSteps(double instance_steps);
 
   // How long to wait before one more refusal is told. Some are told at once; a caller that comes
   // again whatever it is told has so many a second, each within three seconds.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/scheduling/steady_time.h"
 
 namespace simgrad::server::scheduling {
 namespace {
@@ -22,7 +23,7 @@ constexpr double kTurnSeconds = 0.02;
 // others between its chunks.
 constexpr int kMostWithoutWorker = 512;
 
-double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(SteadyNow() - start); }
 
 }  // namespace
 
@@ -58,7 +59,7 @@ std::optional<Refusal> WorkQueue::Enqueue(Job& job) {
   ++active_;
   ++waiting_;
   const std::shared_ptr<Caller> caller = job.caller;
-  queue_.PushBack(caller, {std::move(job), absl::Now()});
+  queue_.PushBack(caller, {std::move(job), SteadyNow()});
   Dispatch();
   return std::nullopt;
 }
@@ -73,7 +74,7 @@ bool WorkQueue::TakeWorker() {
 
 std::optional<Refusal> WorkQueue::RunOrEnqueue(Job& job) {
   if (!TakeWorker()) return Enqueue(job);
-  RunJob({std::move(job), absl::Now()});
+  RunJob({std::move(job), SteadyNow()});
   return std::nullopt;
 }
 
@@ -167,7 +168,7 @@ void WorkQueue::Work() {
 }
 
 void WorkQueue::Begin(Turn& turn) {
-  turn.since_ = absl::Now();
+  turn.since_ = SteadyNow();
   turn.runs_ = true;
 }
 
@@ -191,7 +192,7 @@ void WorkQueue::RunJob(Waiting waiting) {
     running_.emplace(turn.cancellation_.get(), &turn);
     ++jobs_of_[turn.caller_.get()];
   }
-  waiting.job.run(admitted, absl::Now() - waiting.since, turn);
+  waiting.job.run(admitted, SteadyNow() - waiting.since, turn);
   waiting.job = {};  // what it holds goes before the work counts as ended
   std::lock_guard lock(mutex_);
   End(turn);
@@ -209,7 +210,7 @@ void WorkQueue::RunJob(Waiting waiting) {
 
 // Waits in the queue until a worker is granted. Cancelled work goes on with one too many: it ends.
 void WorkQueue::AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock) {
-  queue_.PushFront(turn.caller_, {{}, absl::Now(), &turn, 0.0});
+  queue_.PushFront(turn.caller_, {{}, SteadyNow(), &turn, 0.0});
   Dispatch();
   while (!turn.runs_) {
     if (!turn.cancellation_->Check().ok()) {

@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/scheduling/memory_budget.h"
+#include "server/scheduling/steady_time.h"
 #include "server/service/sweeper.h"
 
 namespace simgrad::server::service {
@@ -27,7 +28,7 @@ namespace simgrad::server::service {
 struct ContentsOptions {
   absl::Duration ttl = absl::Minutes(10);
   int64_t max_bytes = 0;  // of all together
-  std::function<absl::Time()> now = [] { return absl::Now(); };
+  std::function<absl::Time()> now = SteadyNow;
 };
 
 class Contents {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "server/scheduling/steady_time.h"
 #include "server/service/caller_identity.h"
 #include "server/service/error_status.h"
 #include "server/service/refusal_count.h"
@@ -111,15 +112,14 @@ void IncomingCall::Refuse(const scheduling::Refusal& refusal) {
 
 bool IncomingCall::RefuseUnread() {
   if (!method_->is_work) return false;
-  const absl::Time now = absl::Now();
-  const absl::Time deadline = absl::FromChrono(context_.deadline());
+  const absl::Duration until = absl::FromChrono(context_.deadline()) - absl::Now();
   scheduling::Caller& caller = **caller_;
   auto refusal = shared_.scheduler->FullFor(caller);
   if (!refusal) return false;
   CountRefusal(*shared_.metrics, refusal->reason, caller.name());
   shared_.metrics->caller(caller.name()).requests.Increment();
   refused_.emplace(*shared_.metrics, method_->name);
-  const absl::Duration hold = HeldRefusals::HoldFor(caller.PaceRefusal(now), deadline - now);
+  const absl::Duration hold = HeldRefusals::HoldFor(caller.PaceRefusal(SteadyNow()), until);
   // The time that it waits here is waited already.
   refusal->retry_after = std::max(refusal->retry_after - hold, absl::Milliseconds(1));
   bool left = false;

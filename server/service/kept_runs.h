@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/scheduling/steady_time.h"
 #include "server/service/sweeper.h"
 #include "sim/engine/kept_run.h"
 #include "simgrad/v1/simgrad.pb.h"
@@ -40,7 +41,7 @@ struct KeptRunsOptions {
   // The bytes that a lease may take without any entry dropped.
   std::function<int64_t()> free_bytes;
   std::function<void(KeptLost)> on_lost = [](KeptLost) {};
-  std::function<absl::Time()> now = [] { return absl::Now(); };
+  std::function<absl::Time()> now = SteadyNow;
 };
 
 class KeptRuns {

@@ -233,6 +233,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(
     prepared.loss_scaler = spec.policy().loss_scale().dynamic();
   }
   prepared.send_diagnostics = spec.diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;
+  if (prepared.work.gradient) prepared.work.gradient->tell_steps = prepared.send_diagnostics;
   const conversion::AnswerLimits answer = {options.limits.max_message_bytes / 2,
                                            kQueuedMessages * options.limits.max_message_bytes};
   prepared.work.max_chunk_steps =
@@ -325,6 +326,7 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
     prepared.loss_scaler = kept.spec->policy().loss_scale().dynamic();
   }
   prepared.send_diagnostics = kept.spec->diagnostics().level() != v1::DIAGNOSTICS_LEVEL_OFF;
+  work.gradient->tell_steps = prepared.send_diagnostics;
   const conversion::AnswerLimits answer = {options.limits.max_message_bytes / 2,
                                            kQueuedMessages * options.limits.max_message_bytes};
   work.max_chunk_steps = conversion::MostChunkSteps(work, prepared.recorded, answer);

@@ -21,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "precision/policy.h"
 #include "server/config/version.h"
+#include "server/scheduling/steady_time.h"
 #include "server/service/call_watch.h"
 #include "server/service/contents.h"
 #include "server/service/descriptor_limit.h"
@@ -610,7 +611,7 @@ bool Server::Drain(absl::Duration timeout) {
 }
 
 bool Server::FinishWork(absl::Duration timeout) {
-  const absl::Time end = absl::Now() + timeout;
+  const absl::Time end = SteadyNow() + timeout;
   StopAdmission();
   const bool ended = scheduler_->AwaitIdle(timeout);
   if (!ended) CancelWork();
@@ -618,9 +619,9 @@ bool Server::FinishWork(absl::Duration timeout) {
   // more; what is left then is cut off, and so is at once what never ends by itself: a probe that
   // watches the health.
   constexpr absl::Duration kLastWords = absl::Seconds(1);
-  absl::Time last = std::max(end, absl::Now() + kLastWords);
-  while (metrics_->CallsInFlight() > 0 && absl::Now() < last) {
-    if (hurried_) last = std::min(last, absl::Now() + kLastWords);
+  absl::Time last = std::max(end, SteadyNow() + kLastWords);
+  while (metrics_->CallsInFlight() > 0 && SteadyNow() < last) {
+    if (hurried_) last = std::min(last, SteadyNow() + kLastWords);
     absl::SleepFor(absl::Milliseconds(2));
   }
   return ended && !cut_;

@@ -15,6 +15,7 @@
 #include "server/conversion/result.h"
 #include "server/conversion/stream_header.h"
 #include "server/conversion/trajectory_chunks.h"
+#include "server/scheduling/steady_time.h"
 #include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
 #include "server/service/refusal_count.h"
@@ -149,9 +150,9 @@ void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
 bool StreamingCall::TakeQuota(size_t times) {
   const double instance_steps = static_cast<double>(record_.instances) *
                                 static_cast<double>(record_.steps) * static_cast<double>(times);
-  const absl::Duration wait = caller_->TakeSteps(instance_steps, absl::Now());
+  const absl::Duration wait = caller_->TakeSteps(instance_steps, SteadyNow());
   if (wait == absl::ZeroDuration()) {
-    caller_metrics_->instance_steps.Add(instance_steps);
+    taken_steps_ = instance_steps;
     return true;
   }
   Refuse({scheduling::RefusalReason::kRate,
@@ -173,6 +174,7 @@ scheduling::WorkQueue::Job StreamingCall::RunJob() {
   job.make_room = [self = shared_from_this()](const scheduling::Refusal& refusal) {
     self->context_.metrics->queue_requests.Decrement();
     self->admitted_ = false;
+    self->caller_->GiveSteps(self->taken_steps_);
     self->Refuse(refusal);
   };
   return job;
@@ -467,9 +469,11 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
   metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited + waited_in_lane_));
   RecordWait(waited);
   if (!admitted.ok()) {
+    caller_->GiveSteps(taken_steps_);
     if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
     return End(admitted);
   }
+  caller_metrics_->instance_steps.Add(taken_steps_);
   const bool gradient = mode_ == metrics::Mode::kGradient;
   const double instances = static_cast<double>(record_.instances);
   world_->instances[static_cast<size_t>(mode_)].Add(instances);

@@ -150,6 +150,7 @@ class StreamingCall final : public sim::Observer,
   Outbox* outbox_ = nullptr;
   std::shared_ptr<scheduling::Caller> caller_;
   metrics::CallerMetrics* caller_metrics_ = nullptr;
+  double taken_steps_ = 0;  // instance-steps, of the caller's account
   scheduling::Scheduler::Arrival arrival_;
   scheduling::MemoryBudget::Reservation upload_;
   int64_t numbers_bytes_ = 0;  // of upload_: what the work's numbers take until it is admitted

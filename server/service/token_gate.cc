@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "server/scheduling/steady_time.h"
 #include "server/service/request_log.h"
 
 namespace simgrad::server::service {
@@ -91,7 +92,7 @@ absl::StatusOr<std::unique_ptr<TokenGate>> TokenGate::Create(const std::string& 
 absl::Status TokenGate::Read() {
   std::error_code error;
   changed_ = std::filesystem::last_write_time(path_, error);
-  looked_ = absl::Now();
+  looked_ = SteadyNow();
   std::ifstream file(path_);
   std::vector<Known> tokens;
   std::map<Digest, int> lines;                                             // by token
@@ -136,8 +137,10 @@ absl::Status TokenGate::Read() {
 }
 
 void TokenGate::ReadIfChanged() {
-  if (absl::Now() - looked_ < kLookEvery) return;
-  looked_ = absl::Now();
+  // A clock that was set must not keep tokens good that are revoked.
+  const absl::Time now = SteadyNow();
+  if (now - looked_ < kLookEvery) return;
+  looked_ = now;
   std::error_code error;
   const auto changed = std::filesystem::last_write_time(path_, error);
   if (!error && changed == changed_) return;

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -29,6 +28,15 @@ std::string Digest(std::string_view text) {
   unsigned int length = 0;
   EVP_Digest(text.data(), text.size(), digest.data(), &length, EVP_sha256(), nullptr);
   return absl::BytesToHexString(std::string(reinterpret_cast<const char*>(digest.data()), length));
+}
+
+bool WriteAll(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(file, text.data(), text.size());
+    if (n <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
 }
 
 }  // namespace
@@ -57,9 +65,19 @@ std::string KernelFolder::PathOf(const std::string& key) const {
   return (fs::path(folder_) / (key + ".kernel")).string();
 }
 
-// Nothing where the file is not this user's alone.
+// Whether a file is one that Keep writes: KEY.kernel, or a name that one has before it is whole.
+bool KernelFolder::IsKernel(std::string_view name) {
+  const size_t digits = name.find_first_not_of("0123456789abcdef");
+  const std::string_view ending = ".kernel";
+  if (digits != 64 || name.substr(64, ending.size()) != ending) return false;
+  const std::string_view rest = name.substr(64 + ending.size());
+  return rest.empty() ||
+         (rest[0] == '.' && rest.find_first_not_of("0123456789.") == std::string_view::npos);
+}
+
+// Nothing where the file is not this user's alone. A FIFO is opened without a wait for its writer.
 std::optional<std::string> KernelFolder::Read(const std::string& path) const {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) {
     if (errno != ENOENT) ++refused_;
     return std::nullopt;
@@ -67,7 +85,8 @@ std::optional<std::string> KernelFolder::Read(const std::string& path) const {
   struct stat about {};
   std::string all;
   const bool is_own = fstat(file, &about) == 0 && S_ISREG(about.st_mode) &&
-                      about.st_uid == geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+                      about.st_uid == geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
+                      about.st_size <= most_bytes_;
   if (is_own) {
     all.resize(static_cast<size_t>(about.st_size));
     size_t done = 0;
@@ -108,11 +127,9 @@ void KernelFolder::Keep(const std::string& key, const std::string& image) const 
   {
     const int made = open(other.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (made < 0) return;
-    close(made);
-    std::ofstream file(other, std::ios::binary);
-    file << kMagic << Digest(image) << "\n" << image;
-    file.close();
-    if (!file) {
+    const std::string head = std::string(kMagic) + Digest(image) + "\n";
+    const bool is_whole = WriteAll(made, head) && WriteAll(made, image);
+    if (close(made) != 0 || !is_whole) {
       fs::remove(other, error);
       return;
     }
@@ -134,9 +151,10 @@ void KernelFolder::RemoveOldest() const {
   std::error_code error;
   for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
     std::error_code gone;
+    if (!IsKernel(it->path().filename().string())) continue;  // a file of somebody else
     const File file = {it->last_write_time(gone), static_cast<int64_t>(it->file_size(gone)),
                        it->path()};
-    if (gone || !it->is_regular_file(gone)) continue;
+    if (gone || !fs::is_regular_file(it->symlink_status(gone))) continue;
     bytes += file.bytes;
     files.push_back(file);
   }

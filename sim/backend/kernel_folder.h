@@ -3,8 +3,8 @@
 // A file is written whole under another name and then renamed, so several processes may share the
 // folder. It holds a digest of its content. A file whose digest does not fit, or that another user
 // owns or may write, is treated as missing: what is read here is run.
-// Least recently used files are deleted above a size limit; an unbounded cache could fill the
-// volume and get the pod evicted.
+// Least recently used kernels are deleted above a size limit; an unbounded cache could fill the
+// volume and get the pod evicted. Other files in the folder are left alone.
 // Errors: those of CheckKernelFolder; later, a folder that cannot be read or written holds nothing.
 // Threads: any.
 #pragma once
@@ -40,6 +40,7 @@ class KernelFolder {
 
  private:
   std::string PathOf(const std::string& key) const;
+  static bool IsKernel(std::string_view name);
   void RemoveOldest() const;
   std::optional<std::string> Read(const std::string& path) const;
   std::string folder_;

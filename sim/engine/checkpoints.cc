@@ -92,14 +92,19 @@ bool Checkpoints::Grow(int64_t bytes) {
   return true;
 }
 
-absl::Status Checkpoints::CheckReversal(int64_t steps) {
+absl::Status Checkpoints::CheckReversal(int64_t steps, WorkMeter& meter) {
+  constexpr int64_t kStepWork = 64;  // of a look at its bytes, in element-operations
   int64_t step = 0;
   int64_t tape = 0;
-  for (int64_t t = 0; t < steps; ++t) {
-    const int64_t bytes = run_.AdjointBytes(t, 1);
-    if (bytes > tape) step = t;
-    tape = std::max(tape, bytes);
-  }
+  const absl::Status looked = UntilStopped([&] {
+    for (int64_t t = 0; t < steps; ++t) {
+      meter.Add(kStepWork);
+      const int64_t bytes = run_.AdjointBytes(t, 1);
+      if (bytes > tape) step = t;
+      tape = std::max(tape, bytes);
+    }
+  });
+  if (!looked.ok()) return looked;
   if (Grow(std::min(budget_.most, HeldBytes() + tape)) && tape + saved_bytes_ <= budget_.held) {
     return absl::OkStatus();
   }

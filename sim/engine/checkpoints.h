@@ -20,6 +20,7 @@
 #include "sim/backend/executor.h"
 #include "sim/engine/kept_run.h"
 #include "sim/engine/reversal_budget.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim {
 
@@ -41,7 +42,7 @@ class Checkpoints {
 
   // After the forward run, whose counts are the real ones: whether the tape of every single step
   // fits beside one checkpoint, in a budget that grows for it. Steps: those of the run.
-  absl::Status CheckReversal(int64_t steps);
+  absl::Status CheckReversal(int64_t steps, WorkMeter& meter);
 
   // The start of the range that ends before `end` and can be reversed at once: its tape fits
   // beside the checkpoints that are needed, and it has at most `limit` steps. Drops checkpoints at

@@ -134,7 +134,7 @@ double AnswerBytes(const Work& work) {
   double bytes = static_cast<double>(work.batch.instances) * per_instance;
   if (!work.gradient) return bytes;
   const double steps = static_cast<double>(work.batch.steps);
-  bytes += steps * static_cast<double>(sizeof(BackwardStep));
+  if (work.gradient->tell_steps) bytes += steps * static_cast<double>(sizeof(BackwardStep));
   const double range = static_cast<double>(RangeStepsOf(work).range);
   return bytes + static_cast<double>(work.options.threads + 2) * range *
                      static_cast<double>(sizeof(BackwardStep));

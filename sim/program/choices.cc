@@ -21,7 +21,7 @@ Type WithShape(const Type& type, Shape shape) { return {type.element, std::move(
 
 class PairWriter {
  public:
-  PairWriter(Program& program, const Op& op, const Op* whole, std::vector<Op>& out,
+  PairWriter(Program& program, const Op& op, std::optional<Rounding> whole, std::vector<Op>& out,
              PassBudget& budget)
       : w_(program, op, out, budget), op_(op), whole_(whole) {}
 
@@ -103,8 +103,8 @@ class PairWriter {
   }
 
   Pair OfConversion() {
-    if (whole_ != nullptr && whole_->code != kTrunc) return OfWhole();
-    const ValueId x = whole_ != nullptr ? whole_->operands[0] : w_.X(0);
+    if (whole_ && whole_->code != kTrunc) return OfWhole();
+    const ValueId x = whole_ ? whole_->operand : w_.X(0);
     const Type type = w_.TypeOf(x);
     const ValueId magnitude = w_.Do(kAbs, {x}, type);
     const ValueId nearest = w_.Do(kRound, {magnitude}, type);
@@ -113,7 +113,7 @@ class PairWriter {
 
   // Floor and ceil decide on which side of an integer x is, round on which side of a half.
   Pair OfWhole() {
-    const ValueId x = whole_->operands[0];
+    const ValueId x = whole_->operand;
     const Type type = w_.TypeOf(x);
     if (whole_->code != kRound) return {x, w_.Do(kRound, {x}, type)};
     const ValueId below = w_.Do(kFloor, {x}, type);
@@ -188,7 +188,7 @@ class PairWriter {
 
   ExpansionWriter w_;
   const Op& op_;
-  const Op* const whole_;
+  const std::optional<Rounding> whole_;
 };
 
 // A line of one element leaves nothing to choose.
@@ -218,8 +218,8 @@ std::string OwnNameOfChoice(const Op& op) {
   return op.code == kLuPermutation ? "lu" : std::string(InfoOf(op.code).name);
 }
 
-void WriteChoice(Program& program, Op op, const Op* whole, const std::string& site, TestKind kind,
-                 std::vector<Op>& out, PassBudget& budget) {
+void WriteChoice(Program& program, Op op, std::optional<Rounding> whole, const std::string& site,
+                 TestKind kind, std::vector<Op>& out, PassBudget& budget) {
   const ValueId result = op.results[0];
   const Type type = program[result].type;
   const bool to_bool = op.code == kConvert && type.element == ElementType::kBool;

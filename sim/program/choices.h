@@ -13,6 +13,7 @@
 // Threads: pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,11 +29,17 @@ bool ChoosesByReals(const Program& program, const Op& op);
 // Returns the name of its test for a program that gives it none.
 std::string OwnNameOfChoice(const Op& op);
 
-// Appends `op` and its test, a choice or an event with the given site. `whole` is the floor, ceil,
-// trunc or round that gives what a conversion converts, else null. Together they define the
+// A floor, ceil, trunc or round, and its operand.
+struct Rounding {
+  OpCode code;
+  ValueId operand;
+};
+
+// Appends `op` and its test, a choice or an event with the given site. `whole` is what
+// made whole what a conversion converts, else nothing. Together they define the
 // values that were the results of `op`. The budget counts the values that are written, not the
 // operations.
-void WriteChoice(Program& program, Op op, const Op* whole, const std::string& site, TestKind kind,
-                 std::vector<Op>& out, PassBudget& budget);
+void WriteChoice(Program& program, Op op, std::optional<Rounding> whole, const std::string& site,
+                 TestKind kind, std::vector<Op>& out, PassBudget& budget);
 
 }  // namespace simgrad::sim

@@ -1,7 +1,9 @@
 #include "sim/program/lower.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,38 +30,83 @@
 namespace simgrad::sim {
 namespace {
 
-void AddNamesOfOperations(const Region& region, std::set<std::string>& names, PassBudget& budget) {
+using RolesBySite = std::map<std::string, std::set<Role>>;
+
+// Adds the roles of operations by the site that they bear.
+void AddRoles(const Region& region, RolesBySite& roles, PassBudget& budget) {
   for (const Op& op : region.ops) {
     budget.Visit();
-    if (!op.site.empty()) names.insert(op.site);
-    for (const Region& nested : op.regions) AddNamesOfOperations(nested, names, budget);
+    if (!op.site.empty()) roles[op.site].insert(op.role);
+    if (op.code == OpCode::kEvent) {
+      roles[std::string(BaseOfSite(WorldSite(op.attributes.site)))].insert(op.role);
+    }
+    for (const Region& nested : op.regions) AddRoles(nested, roles, budget);
   }
 }
 
+RolesBySite RolesOf(const Program& world, PassBudget& budget) {
+  RolesBySite roles;
+  AddRoles(world.initial, roles, budget);
+  AddRoles(world.step, roles, budget);
+  for (const Objective& objective : world.objectives) {
+    AddRoles(objective.stage, roles, budget);
+    AddRoles(objective.terminal, roles, budget);
+  }
+  return roles;
+}
+
+// A setting of the casts at a site must bear on a role that operations have there.
+absl::Status CheckCasts(const precision::Policy& policy, size_t i, const std::set<Role>& roles) {
+  const auto& [name, change] = policy.sites[i];
+  const auto any = [&](const auto& holds) {
+    return roles.empty() || std::any_of(roles.begin(), roles.end(),
+                                        [&](Role role) { return holds(policy.At(role, name)); });
+  };
+  const auto is_scaled = [](const precision::RoleSetting& setting) {
+    return setting.scale != precision::Scale::kNone;
+  };
+  const bool has_free = any([&](const auto& setting) { return !is_scaled(setting); });
+  const std::string field = absl::StrCat("policy.sites[", i, "]");
+  if (change.overflow == precision::Overflow::kIeee && !has_free) {
+    return FieldError(field + ".overflow", absl::StrCat("role network has scale amax at site '",
+                                                        name, "', and saturates; leave it out"));
+  }
+  const auto rounding = change.rounding.value_or(precision::CastRounding::kNearestEven);
+  const bool rounds = any([&](const precision::RoleSetting& setting) {
+    return setting.inputs || (setting.format != Format::kF64 && !is_scaled(setting));
+  });
+  if (rounding == precision::CastRounding::kNearestEven || rounds) return absl::OkStatus();
+  return FieldError(
+      field + ".rounding",
+      absl::StrCat(has_free ? "every value cast" : "role network has scale amax", " at site '",
+                   name, has_free ? "' is exact in f64" : "', and rounds to nearest_even", ", so ",
+                   std::string(precision::CastRoundingName(rounding)),
+                   " would change nothing; leave it out"));
+}
+
 // A policy names sites, and operations by the site that they bear.
-absl::Status CheckSites(const Program& world, const precision::Policy& policy, PassBudget& budget) {
+absl::Status CheckSites(const Program& world, const precision::Policy& policy, bool adjoint,
+                        PassBudget& budget) {
   if (policy.sites.empty()) return absl::OkStatus();
   std::set<std::string> known;
   std::vector<std::string> names;
   for (const Site& site : SitesOf(world, &budget)) {
     if (known.insert(site.name).second) names.push_back(site.name);
   }
-  std::set<std::string> borne;
-  AddNamesOfOperations(world.initial, borne, budget);
-  AddNamesOfOperations(world.step, borne, budget);
-  for (const Objective& objective : world.objectives) {
-    AddNamesOfOperations(objective.stage, borne, budget);
-    AddNamesOfOperations(objective.terminal, borne, budget);
-  }
-  for (const std::string& name : borne) {
+  RolesBySite roles = RolesOf(world, budget);
+  for (const auto& [name, of_operations] : roles) {
     if (known.insert(name).second) names.push_back(name);
   }
   for (size_t i = 0; i < policy.sites.size(); ++i) {
     const std::string& name = policy.sites[i].first;
-    if (known.count(name) != 0) continue;
-    return FieldError(absl::StrCat("policy.sites[", i, "].site"),
-                      absl::StrCat("world '", world.name, "' has no site '", name,
-                                   "'; its sites: ", NameList(names)));
+    if (known.count(name) == 0) {
+      return FieldError(absl::StrCat("policy.sites[", i, "].site"),
+                        absl::StrCat("world '", world.name, "' has no site '", name,
+                                     "'; its sites: ", NameList(names)));
+    }
+    std::set<Role> at = roles[name];
+    if (adjoint && !at.empty()) at.insert(Role::kAdjoint);
+    if (absl::Status status = CheckCasts(policy, i, at); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -102,7 +149,8 @@ absl::Status CheckAsked(const Program& world, const precision::Policy& policy,
     return FieldError("objective", absl::StrCat("world '", world.name, "' has no objective '",
                                                 objective, "'; its objectives: ", NameList(names)));
   }
-  if (absl::Status status = CheckSites(world, policy, budget); !status.ok()) return status;
+  if (absl::Status status = CheckSites(world, policy, adjoint.has_value(), budget); !status.ok())
+    return status;
   if (!adjoint) return absl::OkStatus();
   if (absl::Status status = CheckWanted(world, *adjoint); !status.ok()) return status;
   return CheckChoices(world, adjoint->loops);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -66,7 +67,7 @@ class Namer {
   // A bound, or a shift, by whole numbers leaves whole what floor, ceil, trunc or round gave.
   void ReadWhole(const Op& op) {
     if (op.code == kFloor || op.code == kCeil || op.code == kTrunc || op.code == kRound) {
-      whole_.emplace(op.results[0], op);
+      whole_.emplace(op.results[0], Rounding{op.code, op.operands[0]});
     } else if (op.code == kLiteral && program_.IsReal(op.results[0])) {
       const auto& numbers = op.attributes.literal;
       if (std::all_of(numbers.begin(), numbers.end(), IsWhole)) of_whole_.insert(op.results[0]);
@@ -76,7 +77,7 @@ class Namer {
       for (size_t k = 0; k < 2; ++k) {
         const auto rounded = whole_.find(op.operands[k]);
         if (rounded == whole_.end() || !of_whole_.contains(op.operands[1 - k])) continue;
-        whole_.emplace(op.results[0], Op(rounded->second));
+        whole_.emplace(op.results[0], Rounding(rounded->second));
         return;
       }
     }
@@ -115,10 +116,12 @@ class Namer {
     const TestKind kind =
         ReachesPredicate(Index(op.results[0])) ? TestKind::kTermination : TestKind::kEvent;
     const size_t first = out.size();
-    const auto whole = whole_.find(op.operands[0]);
-    const bool converts_whole = op.code == kConvert && whole != whole_.end();
-    WriteChoice(program_, std::move(op), converts_whole ? &whole->second : nullptr, site, kind, out,
-                budget_);
+    std::optional<Rounding> whole;
+    if (op.code == kConvert) {
+      const auto found = whole_.find(op.operands[0]);
+      if (found != whole_.end()) whole = found->second;
+    }
+    WriteChoice(program_, std::move(op), whole, site, kind, out, budget_);
     for (size_t k = first; k < out.size(); ++k) budget_.WroteOp(out[k]);
   }
 
@@ -177,10 +180,10 @@ class Namer {
   std::vector<bool> behind_predicates_;
   std::vector<bool> behind_choices_;
   std::vector<bool> behind_places_;
-  std::vector<bool> of_guards_;              // literals that guards compare with
-  std::vector<bool> elsewhere_, in_select_;  // what uses a value
-  std::unordered_map<ValueId, Op> whole_;    // what rounded to integers, by values that are whole
-  std::unordered_set<ValueId> of_whole_;     // literals of whole numbers
+  std::vector<bool> of_guards_;                  // literals that guards compare with
+  std::vector<bool> elsewhere_, in_select_;      // what uses a value
+  std::unordered_map<ValueId, Rounding> whole_;  // what made values whole, by these
+  std::unordered_set<ValueId> of_whole_;         // literals of whole numbers
   std::unordered_map<std::string, int64_t> occurrences_;
 };
 

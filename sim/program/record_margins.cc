@@ -36,11 +36,16 @@ class MarginRecorder : public StepRecorder {
   bool KeepsTest(const Op& op) const override { return IsAsked(op); }
   void OfTest(const Op& op, ValueId turn, PathLines& lines, std::vector<Kept>& kept) override {
     if (op.attributes.predicate) {
+      std::string tests;
+      for (const Op& inner : op.regions[0].ops) {
+        if (IsTest(inner))
+          absl::StrAppend(&tests, tests.empty() ? "" : ", ", inner.attributes.site);
+      }
       throw PassBudget::Ended{FieldError(
           absl::StrCat("diagnostics.margins[", asked_.at(op.attributes.site), "]"),
-          absl::StrCat("'", op.attributes.site,
-                       "' is a loop that a boolean stops, as all are in a run that follows a path; "
-                       "ask for tests"))};
+          absl::StrCat("'", op.attributes.site, "' is a loop that a boolean stops",
+                       tests.empty() ? ", as all are in a run that follows a path; ask for tests"
+                                     : "; ask for the tests behind that: " + tests))};
     }
     const std::vector<ValueId>& tested = op.regions[0].yields;
     ValueId margin = lines.Difference(tested[0], tested[1]);

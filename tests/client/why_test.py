@@ -1,6 +1,7 @@
 """What comparisons compute, without a server."""
 
 import pathlib
+import re
 import sys
 import types
 import xml.etree.ElementTree
@@ -18,7 +19,7 @@ from simgrad.why import svg
 from simgrad.why.compare import Pair
 from simgrad.why.difference import GradientDifference, difference
 from simgrad.why.fork import Fork, Forks, Side, first_step
-from simgrad.why.sensitivity import MOST_DIGITS, significant_digits
+from simgrad.why.sensitivity import DIGITS, significant_digits
 from simgrad.why.sentence import Sentence, sentences, ulps
 from simgrad.why.split import parts_of
 from simgrad.why.tune import cheaper
@@ -79,7 +80,8 @@ def test_the_first_step_is_found_in_log_many_prefixes(differs_from):
 def test_significant_digits_are_those_of_mean_and_deviation():
     # Mean 100, standard deviation 0.1: three digits.
     samples = [np.array([100 + d, 1.0, np.nan, d]) for d in (-0.1, 0.0, 0.1)]
-    np.testing.assert_allclose(significant_digits(samples), [3.0, MOST_DIGITS, 0.0, 0.0])
+    np.testing.assert_allclose(significant_digits(samples), [3.0, DIGITS["f64"], 0.0, 0.0])
+    np.testing.assert_allclose(significant_digits(samples, 2.5), [2.5, 2.5, 0.0, 0.0])
 
 
 def test_margins_are_counted_in_ulps():
@@ -105,6 +107,7 @@ def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), test
     a, b = (
         types.SimpleNamespace(
             instances=3,
+            halted=[],
             path=None,
             events={},
             absorption={},
@@ -121,7 +124,7 @@ def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), test
         )
         for it in (theirs, mine)
     )
-    off = GradientDifference(2.0, 1.0, (0,), connected=(3, 0), zero=(0, 3), gated_by=("", gate))
+    off = GradientDifference(2.0, 1.0, (0,), connected=(3, 0), counted=(3, 3), zero=(0, 3), gated_by=("", gate))
     forks = Forks(parted, step, list(site), parted, first)
     return Pair("f32", "f16", a, b, forks, {}, {}, None, None, {"k": off}, None, [])
 
@@ -157,7 +160,7 @@ def test_what_has_no_size_is_not_given_one():
         (np.nan, np.nan, "the gradient of `k` is not finite in f16 or in f32"),
         (2.0, np.inf, "the gradient of `k` in f16 is off by 2 at most, where that in f32 is zero"),
     ):
-        pair.gradients = {"k": GradientDifference(largest, relative, (), (3, 3), (0, 0), ("", ""))}
+        pair.gradients = {"k": GradientDifference(largest, relative, (), (3, 3), (3, 3), (0, 0), ("", ""))}
         assert sentences(pair)[0].text == f"f16 takes the path of f32 in 3 of 3 instances, and {told}."
 
 
@@ -365,3 +368,10 @@ def test_consecutive_instances_are_named_by_the_first(ids, named):
     own = np.array(ids, np.uint64)
     work = Work(None, None, {}, {}, {}, {}, len(ids), own, None)
     assert work._named() == named if named else work._named()["instance_ids"] is own
+
+
+def test_a_bar_says_which_steps_it_sums():
+    counts = np.zeros(3 * svg.COLUMNS, int)
+    counts[7] = 5
+    (bar,) = re.findall(r"<title>[^<]*</title>", svg.bars("f", [svg.Bars("a", counts, "#000")], "y"))
+    assert bar == "<title>a, steps 6 to 8: 5</title>"

@@ -69,7 +69,7 @@ def check(client, sentence, pair, world, arguments, policies):
     if "nonfinite" in facts:
         numbers = [*a.state.values(), a.values, *a.initial.values(), *a.params.values()]
         finite = [np.isfinite(np.broadcast_to(x, (number, *np.shape(x)[1:]))) for x in numbers]
-        checked["nonfinite"] = int(sum(not all(x[i].all() for x in finite) for i in range(number)))
+        checked["nonfinite"] = checked["missing"] = int(sum(not all(x[i].all() for x in finite) for i in range(number)))
     name = facts.get("input")
     if name:
         kind = "initial" if name in a.initial else "params"
@@ -587,7 +587,7 @@ def test_a_browser_draws_the_report(client, tmp_path):
     dumped = subprocess.run(drawing, capture_output=True, text=True, timeout=120).stdout
     pair = result.pairs["bf16_unsafe"]
     section = dumped.partition('<section data-pair="bf16_unsafe">')[2].partition("</section>")[0]
-    bars = re.findall(r'<rect data-series="([^"]+)" data-step="(\d+)" data-count="(\d+)"', section)
+    bars = re.findall(r'<rect data-series="([^"]+)" data-step="(\d+)" data-last-step="\d+" data-count="(\d+)"', section)
     forks = pair.forks
     expected = {(s, t) for s, t, here in zip(forks.site, forks.step, forks.located) if here}
     assert {(s, int(t)) for s, t, _ in bars} == expected

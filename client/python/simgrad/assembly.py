@@ -226,13 +226,13 @@ class Assembly:
             reused=message.reused,
         )
         names = [g.name for g in message.gradients]
+        counted = gradient.counted
         for entry in message.gradients:
             attribute, kind = _KINDS[entry.kind]
             tensor = self._tensor(f"gradient.{kind}.{entry.name}", entry.gradient)
             getattr(gradient, attribute)[entry.name] = tensor
             key = entry.name if names.count(entry.name) == 1 else f"{kind}.{entry.name}"
             gradient.connected[key] = entry.connected
-            counted = len(gradient.ok) - gradient.left_out
             gradient.zero_share[key] = entry.zero / counted if counted else 0.0
             gradient.magnitudes[key] = (entry.smallest, entry.largest)
             gradient.gated_by[key] = entry.gated_by

@@ -65,6 +65,8 @@ def run(client: Client, options: argparse.Namespace) -> int:
     gradient: dict[str, Any] = {} if options.no_gradient else {"wrt": options.wrt or None}
     if options.no_gradient and options.wrt:
         raise ValueError("--wrt is of gradients: leave it or --no-gradient out")
+    if options.html is not None and not pathlib.Path(options.html).parent.is_dir():
+        raise ValueError(f"--html {options.html}: there is no such folder")
     result = client.compare(
         world,
         **sent(client, world, options),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 from simgrad.client import Client
-from simgrad.v1 import program_pb2
+from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.v1.program_pb2 import INPUT_KIND_CONTROL, INPUT_KIND_DATA
-from simgrad.world import World
+from simgrad.world import WithDefaults, World
 
 
 def data_as_controls(client: Client, world: World, names: Sequence[str], **how: Any) -> World:
@@ -35,16 +35,4 @@ def data_as_controls(client: Client, world: World, names: Sequence[str], **how: 
     defaults = {kind: dict(arrays) for kind, arrays in world.array_defaults.items()}
     for name in names:
         defaults.get(INPUT_KIND_DATA, {}).pop(name, None)
-    return _WithControls(program, defaults)
-
-
-class _WithControls(World):
-    """Has the array defaults of the world that it is made of, but those of what is sent."""
-
-    def __init__(self, program: program_pb2.Program, defaults: Mapping[int, Mapping[str, Any]]):
-        super().__init__(program=program)
-        self._defaults = defaults
-
-    @property
-    def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
-        return self._defaults
+    return WithDefaults(simgrad_pb2.World(program=program), defaults)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 from simgrad.v1 import policy_pb2
@@ -132,10 +132,10 @@ class Policy:
         self,
         state: "LossScaleState | None" = None,
         *,
-        mode: str = "guarded",
-        growth: float = 2.0,
-        backoff: float = 0.5,
-        interval: int = 2000,
+        mode: str | None = None,
+        growth: float | None = None,
+        backoff: float | None = None,
+        interval: int | None = None,
     ) -> "Policy":
         """Scales by a number that follows the gradients: it falls where a scaled gradient is not
         finite (`result.skipped`), and grows after `interval` gradients without that.
@@ -146,11 +146,22 @@ class Policy:
         Args:
           state: `loss_scale_state` of a gradient.
           mode: guarded (powers of two, never below 1, unscaled gradients finite too) or torch
-            (PyTorch's GradScaler, to the bit).
-          growth, backoff: factors of the scale, above 1 and between 0 and 1.
-          interval: clean gradients before it grows.
+            (PyTorch's GradScaler, to the bit). None, here and below: that of `state`, else guarded.
+          growth, backoff: factors of the scale, above 1 and between 0 and 1 (2 and 0.5); of mode guarded powers
+            of two.
+          interval: clean gradients before it grows (2000).
+        Errors: TypeError for a state that is none; ValueError for numbers outside these ranges.
         """
-        now = state or LossScaleState(65536.0, 0, mode, growth, backoff, interval)
+        if state is not None and not isinstance(state, LossScaleState):
+            raise TypeError(f"state is the loss_scale_state of a gradient, not {state!r}")
+        rule: dict[str, Any] = dict(mode=mode, growth=growth, backoff=backoff, interval=interval)
+        given = {name: value for name, value in rule.items() if value is not None}
+        now = replace(state or LossScaleState(65536.0, 0, "guarded", 2.0, 0.5, 2000), **given)
+        # 0 would say "the default" to the server.
+        if not (now.growth > 1 and 0 < now.backoff < 1 and now.interval >= 1):
+            raise ValueError(
+                f"growth {now.growth}, backoff {now.backoff}, interval {now.interval}: above 1, between 0 and 1, at least 1"
+            )
         return self._with(lambda m: m.loss_scale.dynamic.CopyFrom(now.to_proto()))
 
     def nonfinite(self, action: str) -> "Policy":
@@ -171,10 +182,17 @@ class Policy:
         return other
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Policy) and self._message == other._message
+        return isinstance(other, Policy) and self._in_order() == other._in_order()
 
     def __hash__(self) -> int:
-        return hash(self._message.SerializeToString(deterministic=True))
+        return hash(self._in_order().SerializeToString(deterministic=True))
+
+    def _in_order(self) -> policy_pb2.Policy:
+        """The message with roles and sites by name: in which order they were set says nothing."""
+        message = self.to_proto()
+        message.roles.sort(key=lambda entry: entry.role)
+        message.sites.sort(key=lambda entry: entry.site)
+        return message
 
     def __repr__(self) -> str:
         parts = [f"Policy({self._message.preset!r})"]
@@ -214,7 +232,7 @@ def _setting(
     products: str,
     scale: str = "",
 ) -> policy_pb2.RoleSetting:
-    return policy_pb2.RoleSetting(
+    words = dict(
         format=format,
         order=order,
         overflow=overflow,
@@ -223,10 +241,16 @@ def _setting(
         products=products,
         scale=scale,
     )
+    for name, word in words.items():
+        if not isinstance(word, str):
+            raise TypeError(f"{name} is a name, not {word!r}")
+    return policy_pb2.RoleSetting(**words)
 
 
 def _override(overrides: Any, key: str, name: str, setting: policy_pb2.RoleSetting) -> None:
     """Puts `setting` over what is there for `name`: a message names each role and site once."""
+    if not isinstance(name, str):
+        raise TypeError(f"a {key} is a name, not {name!r}")
     for known in overrides:
         if getattr(known, key) == name:
             known.setting.MergeFrom(setting)

@@ -334,8 +334,9 @@ class Gradient(Rollout):
         (inf, 0) where all are 0.
       loss_scale: the scale that was applied and divided out again. loss_scale_state: what to give
         to `Policy.dynamic_loss_scale` next; None where the scale is fixed.
-      skipped: a scaled gradient was not finite. left_out: instances left out by
-        reduction="finite_only".
+      skipped: a scaled gradient was not finite, also that of an instance which is left out although its
+        rollout is finite. left_out: instances left out by reduction="finite_only". counted: instances that
+        count: those not left out, nor ended by an error.
       tree: with return_tree=True, of each shared input its TreeNodes, ascending by id.
       warnings: in words, what the loss scale takes beyond the format of role adjoint, runs of loops
         that did not converge although their derivative is Implicit, and solves of such a derivative
@@ -367,6 +368,11 @@ class Gradient(Rollout):
     backward: BackwardTrace | None = None
     reused: bool = False
     replayed: bool = False
+
+    @property
+    def counted(self) -> int:
+        ended = [h for h in self.halted if h.error and (self.ok[h.instance] or not self.left_out)]
+        return len(self.ok) - self.left_out - len(ended)
 
     def __repr__(self) -> str:
         return summary.of_gradient(self)

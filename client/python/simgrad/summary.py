@@ -127,6 +127,8 @@ def of_policy(policy: "ResolvedPolicy") -> str:
             sums += f", {setting.products} products"
         if setting.rounding != "nearest_even":
             sums += f", rounded {setting.rounding}"
+        if setting.overflow == "saturate" and setting.scale == "none":
+            sums += ", saturating"
         sums += "" if setting.scale == "none" else f", scale {setting.scale}"
         lines += _row(setting.format, [f"{sums}: {', '.join(roles)}"])
     lines += _row("sites", [f"{site} {dict(given)}" for site, given in policy.sites.items()])
@@ -182,6 +184,8 @@ def of_gradient(result: "Gradient") -> str:
         ],
     )
     lines += _row("warnings", result.warnings)
+    if result.left_out:
+        lines += _row("left out", [_count(result.left_out, "instance")])
     if result.skipped:
         lines += _row("skipped", ["the scaled gradient was not finite"])
     return "\n".join(lines)

@@ -52,7 +52,6 @@ class World:
         for key, value in config.items():
             _set_config(message.config[key], key, value)
         self._own_message = message
-        self._own_defaults: Mapping[int, Mapping[str, Any]] = {}
 
     @property
     def _message(self) -> simgrad_pb2.World:
@@ -61,7 +60,7 @@ class World:
     @property
     def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
         """Arrays that requests send where the caller sends none, by kind of input and name."""
-        return self._own_defaults
+        return {}
 
     def named(self, kind: int, given: Any) -> Mapping[str, Any]:
         """The arrays of one kind of input by name, of what the caller sends. Raises TypeError for what has no names."""
@@ -126,13 +125,11 @@ class World:
             raise ValueError(f"{os.fspath(path)}: no world that World.save wrote: {error}") from None
         if spec.world.WhichOneof("source") is None:
             raise ValueError(f"{os.fspath(path)}: names no world and holds no program")
-        world = World("")
-        world._own_message = spec.world
-        world._own_defaults = {
+        defaults = {
             kind: {t.name: _default_of(t) for t in getattr(spec, field)}
             for kind, field in _FIELD_OF_KIND.items()
         }
-        return world
+        return WithDefaults(spec.world, defaults)
 
     def __repr__(self) -> str:
         config = "".join(
@@ -144,6 +141,18 @@ class World:
             if self.program is None
             else f"World(program={self.name!r})"
         )
+
+
+class WithDefaults(World):
+    """A world as its message has it, with array defaults."""
+
+    def __init__(self, message: simgrad_pb2.World, defaults: Mapping[int, Mapping[str, Any]]):
+        self._own_message = message
+        self._defaults = defaults
+
+    @property
+    def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
+        return self._defaults
 
 
 _FIELD_OF_KIND: dict[int, str] = {

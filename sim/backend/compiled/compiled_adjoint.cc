@@ -55,12 +55,7 @@ void CompiledRun::MakeReversed(int64_t group) {
 
 int64_t CompiledRun::GivenBytes() const {
   if (!batch_.program->adjoint) return 0;
-  const int64_t bytes = BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
-  int64_t numbers = 0;
-  for (const BlockSums::Wanted& wanted : BlockSums::WantedOf(*batch_.program)) {
-    numbers += wanted.elements;
-  }
-  return numbers * lanes() * bytes;
+  return given_numbers_ * lanes() * BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
 }
 
 void CompiledRun::StartGiven(Worker& worker, int64_t first, int64_t steps) const {

@@ -50,6 +50,9 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
       connected_(batch_.program->program.inputs.size()) {
   const size_t lanes_in_all = static_cast<size_t>(groups() * lanes());
   const size_t instances = static_cast<size_t>(batch_.instances);
+  for (const BlockSums::Wanted& wanted : BlockSums::WantedOf(*batch_.program)) {
+    given_numbers_ += wanted.elements;
+  }
   WorkMeter meter(options_.stop);
   sorted_ids_ = batch_.instance_ids;
   SortInPieces(meter, sorted_ids_.begin(), sorted_ids_.end(), std::less<>());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,9 +33,9 @@ Pair PairOf(const Shape& shape, const Numbers& x, const Write& write) {
   program.step.ops.pop_back();
   PassBudget budget;
   const bool is_whole = !program.step.ops.empty() && op.code == kConvert;
-  const Op whole = is_whole ? program.step.ops.back() : Op();
-  WriteChoice(program, op, is_whole ? &whole : nullptr, "chosen", TestKind::kEvent,
-              program.step.ops, budget);
+  std::optional<Rounding> whole;
+  if (is_whole) whole = {program.step.ops.back().code, program.step.ops.back().operands[0]};
+  WriteChoice(program, op, whole, "chosen", TestKind::kEvent, program.step.ops, budget);
   const Op& test = program.step.ops.back();
   EXPECT_TRUE(IsTest(test));
   program.exports = {{"above", test.operands[test.operands.size() - 2], true},
@@ -128,7 +129,7 @@ TEST(Choices, ReadersOfTheOperationReadTheResultOfTheTest) {
   const Var index = b.Do(kArgmax, {x}, {.axes = {0}});
   std::vector<Op> out;
   PassBudget budget;
-  WriteChoice(b.program(), LastOf(b), nullptr, "best", TestKind::kTermination, out, budget);
+  WriteChoice(b.program(), LastOf(b), {}, "best", TestKind::kTermination, out, budget);
   EXPECT_EQ(out.front().code, kArgmax);
   EXPECT_NE(out.front().results[0], index.id);
   EXPECT_EQ(out.back().code, kChoice);

@@ -13,6 +13,7 @@ import numpy as np
 from simgrad.v1 import policy_pb2
 
 _DEFAULT_SCALE = 65536.0
+_LEAST = np.finfo(np.float32).smallest_subnormal
 
 
 def next_state(
@@ -37,6 +38,7 @@ def next_state(
     if answered.mode == "guarded":
         power = np.float32(2.0 ** math.floor(math.log2(scale))) if scale > 0 else np.float32(0)
         scale = max(power, np.float32(1))
+    scale = max(scale, _LEAST)  # a request reads 0 as the first scale
     state = policy_pb2.DynamicLossScale()
     state.CopyFrom(answered)
     state.scale, state.clean = float(scale), clean

@@ -19,8 +19,11 @@ _KINDS = {
     program_pb2.INPUT_KIND_PARAM: "param",
     program_pb2.INPUT_KIND_CONTROL: "control",
 }
-_COUNTED = re.compile(r"(\d+)( (?:cotangents overflowed|runs of loop|solves at) .*)", re.DOTALL)
+_COUNTED = re.compile(
+    r"(\d+)( (?:cotangents overflowed|instances are left out|runs of loop|solves at) .*)", re.DOTALL
+)
 _SKIPPED = "the gradient is skipped: "
+_LEFT_OUT = "instances are left out whose cotangents"
 OfInput = Callable[[int, str], bool]  # by kind and name
 
 
@@ -72,7 +75,8 @@ def merged_gradient(
                 _write_tree(nodes, ids, policy, target)
     # A server's own sum may overflow where the sum over all does not, so `skipped` of a server counts
     # only for rows that are not finite.
-    result.skipped = sums_overflowed or (rows_overflowed and any(a.skipped for a in answers))
+    left_out = any(_LEFT_OUT in warning for a in answers for warning in a.warnings)
+    result.skipped = sums_overflowed or left_out or (rows_overflowed and any(a.skipped for a in answers))
     if request.HasField("clip_norm"):
         result.norm = _clip(result, request.clip_norm, setting_of(policy, "gradient").format)
     scaler = request.spec.policy.loss_scale

@@ -23,7 +23,7 @@ from simgrad.why.sentence import Sentence, sentences
 from simgrad.why.split import Parts, split
 from simgrad.why.table import aligned
 from simgrad.why.variants import Policies, variants_of, without_weights
-from simgrad.why.work import Calls, Variant, Work, check_arguments, work_of
+from simgrad.why.work import Calls, Variant, Work, check_arguments, plain_of, work_of
 from simgrad.world import World
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def compare(
     variants = variants_of(world, steps, policies, orders, configs, worlds)
     with Calls("compare", timeout, retry, progress) as calls:
         plain, work = work_of(client, world, calls, **arguments)
-        variants = [_plain(v, world, plain) for v in variants]
+        variants = [replace(v, world=plain if v.world is world else plain_of(v.world)) for v in variants]
         if divide:
             work, variants = work.each(), [without_weights(v) for v in variants]
         reference, *others = variants
@@ -231,11 +231,3 @@ def pair_of(
     )
     pair.sentences = sentences(pair)
     return pair
-
-
-def _plain(variant: Variant, world: World, plain: World) -> Variant:
-    """The variant in a world whose answers are by name."""
-    if variant.world is world:
-        return replace(variant, world=plain)
-    program = variant.world.program
-    return variant if program is None else replace(variant, world=World(program=program))

@@ -39,11 +39,13 @@ class GradientDifference(Difference):
 
     Attributes:
       connected: instances in which the input received a cotangent.
-      zero: instances whose gradient is 0 in every element.
+      counted: instances that count (Gradient.counted).
+      zero: of these, instances whose gradient is 0 in every element.
       gated_by: the site that gated a disconnected input; "" where none did.
     """
 
     connected: tuple[int, int]
+    counted: tuple[int, int]
     zero: tuple[int, int]
     gated_by: tuple[str, str]
 
@@ -102,6 +104,7 @@ def gradient_differences(reference: Gradient, other: Gradient) -> dict[str, Grad
             plain.relative,
             plain.at,
             connected=(reference.connected[name], other.connected[name]),
+            counted=(reference.counted, other.counted),
             zero=(zeros(reference, name), zeros(other, name)),
             gated_by=(reference.gated_by[name], other.gated_by[name]),
         )
@@ -125,5 +128,5 @@ def nonfinite_instances(result: Rollout, own: Mapping[str, Container[str]]) -> n
 
 
 def zeros(result: Gradient, name: str) -> int:
-    """Instances whose gradient of an input is 0 in every element."""
-    return round(result.zero_share[name] * (result.instances - result.left_out))
+    """Instances that count and whose gradient of an input is 0 in every element."""
+    return round(result.zero_share[name] * result.counted)

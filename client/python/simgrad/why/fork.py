@@ -73,7 +73,8 @@ class Forks:
     Attributes:
       parted: [N] bool: whether the paths differ.
       step: [N] first step at which they do; -1: never, or not located (`located` tells which).
-      site: [N] the site of that decision; "" where it is not known.
+      site: [N] the site of that decision; "" where it is not known. Without paths that of the first fork is, and
+        those of instances whose loops tell it.
       located: [N] bool: whether step is known.
       first: the earliest, of the lowest instance among equals; None without one.
     """
@@ -143,6 +144,9 @@ def _by_signatures(
         located[among] = differs(earliest + 1)
         site = [name if at == earliest else "" for name, at in zip(site, np.where(located, step, -1))]
         step = np.where(located, earliest, -1)
+    names = [*a.program.termination_sites, *a.program.event_sites]
+    if len(names) == 1:  # where there is one, that is it
+        site = [names[0] if at else "" for at in located]
     first = None
     if located.any():
         earliest = int(step[located].min())
@@ -232,7 +236,7 @@ def look_closely(
                 )
                 sides[k] = _exact(sides[k], forced, name, step)
     trace = traces_of(a).get(name)
-    line = trace.line if trace is not None else ""
+    line = trace.line if trace is not None else variants[0].world.lines_of_sites().get(name, "")
     return Fork(instance, int(work.ids[instance]), step, name, line, index, kind, *sides)
 
 

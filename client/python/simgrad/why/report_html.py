@@ -51,7 +51,8 @@ def _note_on_points(steps: int) -> list[str]:
         return []
     shared = -(-steps // svg.COLUMNS)
     return [
-        f"<p>Up to {shared} steps share a point of a line: it shows the largest of their numbers, of margins the smallest.</p>"
+        f"<p>Up to {shared} steps share a point of a line: it shows the largest of their numbers, of margins the smallest. "
+        "A bar shows the sum of its steps.</p>"
     ]
 
 
@@ -115,13 +116,24 @@ def _iterations(pair: Pair) -> str:
 
 
 def _events(pair: Pair) -> str:
+    part = pair.forks.sites() if pair.forks else {}
+    differ = {n: both for n, both in pair.events.items() if not np.array_equal(*both)}
+
+    def weight(name: str) -> tuple[int, float]:
+        mine, theirs = (np.asarray(x, float) for x in differ[name])
+        off = np.abs(mine - theirs).sum() if mine.shape == theirs.shape else np.inf
+        return part.get(name, 0), float(off)
+
+    # Tests at which most paths part come first, then those that differ most.
+    shown = sorted(differ, key=weight, reverse=True)[: len(svg.COLOURS)]
     drawn: list[svg.Line] = []
-    for name, (mine, theirs) in pair.events.items():
-        if len(drawn) < 2 * len(svg.COLOURS) and not np.array_equal(mine, theirs):
-            drawn += _of_both(pair, name, mine, theirs, svg.COLOURS[len(drawn) // 2])
+    for colour, name in zip(svg.COLOURS, shown):
+        drawn += _of_both(pair, name, *differ[name], colour)
     if not drawn:
         return ""
-    return (
+    more = len(differ) - len(shown)
+    note = f"<p>{more} further {'test differs' if more == 1 else 'tests differ'}.</p>" if more else ""
+    return note + (
         f"<h3>How often tests held that differ, over all instances (dashed: {escape(pair.reference)})</h3>"
         + svg.lines("events", drawn, "held in a step")
         + _line_legend(drawn)
@@ -182,10 +194,15 @@ def _gradients(pair: Pair) -> str:
 def _sites(pair: Pair) -> str:
     mine, theirs = traces_of(pair.reference_result), traces_of(pair.other_result)
     part = pair.forks.sites() if pair.forks else {}
-    rows = [
-        [name, mine[name].line, str(part.get(name, 0)), _closest(mine[name].margin_ulps), _closest(theirs[name].margin_ulps)]
-        for name in sorted((n for n in mine if n in theirs), key=lambda n: (-part.get(n, 0), n))
-    ]
+    both = [n for n in mine if n in theirs]
+    # Guards have no traces, and paths may part there.
+    names = sorted([*both, *(n for n in part if n not in both)], key=lambda n: (-part.get(n, 0), n))
+    first = pair.forks.first if pair.forks else None
+    rows = []
+    for name in names:
+        line = first.line if first and first.site == name else ""
+        told = [_closest(traces[name].margin_ulps) for traces in (mine, theirs)] if name in both else ["", ""]
+        rows.append([name, mine[name].line if name in both else line, str(part.get(name, 0)), *told])
     heads = ["site", "line", "instances that part there", f"closest test in {pair.reference}", f"in {pair.other}"]
     return "<h3>Sites</h3>" + _table("sites", heads, rows) if rows else ""
 

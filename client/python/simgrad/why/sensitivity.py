@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from simgrad.world import World
 if TYPE_CHECKING:
     from simgrad.client import Client
 
-MOST_DIGITS = 53 * float(np.log10(2.0))  # of what an f64 tells: 15.95
+# Significant decimal digits of what a format tells: 15.95 of an f64.
+_BITS = {"f64": 53, "f32": 24, "tf32": 24, "f16": 11, "bf16": 8}
+DIGITS = {format: bits * float(np.log10(2.0)) for format, bits in _BITS.items()}
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class SiteSensitivity:
     """How easily one site decides otherwise.
 
     Attributes:
-      site, line: which.
+      site, line: which; "" for all decisions whose site is not known (docs/why.md), in the last row.
       runs: runs in which it is where the path of at least one instance parts from the base's.
       share: of all pairs of run and instance, those whose path parts here.
       margin_ulps: the test nearest to its threshold in the base run, in ulps; inf where none was evaluated.
@@ -56,12 +58,14 @@ class Sensitivity:
       base: the run under the policy itself. results: the k others, in order. names: what each did.
       sites: every site of the base, those that flip in most runs first, then by |margin|.
       parted: [k, N] bool: whether the path of an instance differs from the base's.
+      differing: runs of which a state, a value, a gradient or a path differs in any bit from the base's. A policy in
+        which nothing is summed or cast gives none, and then the others say nothing.
       value_digits: [N] significant decimal digits of the values, or None without an objective.
       gradient_digits: by input, of the gradient's shape.
       calls: how many calls of the server this took.
 
-    Digits: -log10(s / |m|) with mean m and standard deviation s over base and runs; 15.95 where all are
-    equal, 0 where s >= |m| or one is not finite.
+    Digits: -log10(s / |m|) with mean m and standard deviation s over base and runs; those of the format (15.95 of
+    f64, 7.2 of f32) where all are equal, and at most these; 0 where s >= |m| or one is not finite.
     """
 
     base: Rollout
@@ -69,6 +73,7 @@ class Sensitivity:
     names: list[str]
     sites: list[SiteSensitivity]
     parted: np.ndarray
+    differing: int
     value_digits: np.ndarray | None
     gradient_digits: dict[str, np.ndarray]
     calls: int
@@ -83,15 +88,33 @@ class Sensitivity:
         """The answer in a sentence, with the facts that it states."""
         runs, flipped = len(self.results), [s for s in self.sites if s.runs]
         differ = "run that differs" if runs == 1 else "runs that differ"
+        facts: dict[str, Any] = {"runs": runs, "differing": self.differing}
+        if not self.differing:
+            return Sentence(
+                f"No number differs in {'the run' if runs == 1 else f'any of {runs} runs'}: under this policy nothing is "
+                "summed in another order or cast otherwise, so they tell nothing of rounding.",
+                facts,
+            )
         if not flipped:
             kept = "No test flips" if self.sites else "There is no test"
-            return Sentence(f"{kept} in {runs} {differ} in rounding alone.", {"runs": runs})
+            text = f"{kept} in {runs} {differ} in rounding alone"
+            if self.differing < runs:
+                text += f", of which {self.differing} {'gives' if self.differing == 1 else 'give'} other numbers"
+            return Sentence(text + ".", facts)
         worst = flipped[0]
+        facts |= {"site": worst.site, "line": worst.line, "flipped": worst.runs, "share": worst.share}
+        part = f"in {worst.runs} of {runs} {differ} in rounding alone, "
+        pairs = f"{worst.share:.1%} of all pairs of run and instance"
+        if not worst.site:
+            return Sentence(f"Paths part {part}in {pairs}, at sites that are not known.", facts)
         line = f" ({worst.line})" if worst.line else ""
+        unknown = next((s.share for s in flipped if not s.site), 0.0)
+        if not unknown:
+            return Sentence(f"`{worst.site}`{line} is the knife edge: paths part there {part}in {pairs}.", facts)
         return Sentence(
-            f"`{worst.site}`{line} is the knife edge: paths part there in {worst.runs} of {runs} {differ} in rounding alone, "
-            f"in {worst.share:.1%} of all pairs of run and instance.",
-            {"site": worst.site, "line": worst.line, "flipped": worst.runs, "runs": runs, "share": worst.share},
+            f"`{worst.site}`{line} is the knife edge: paths part there {part}in at least {pairs}; the site is not known in "
+            f"{unknown:.1%}.",
+            {**facts, "unknown": unknown},
         )
 
     def table(self) -> str:
@@ -102,7 +125,7 @@ class Sensitivity:
             tested = np.isfinite(s.margin_ulps)
             rows.append(
                 [
-                    s.site,
+                    s.site or "(not known)",
                     s.line,
                     f"{s.runs} of {runs}",
                     f"{s.share:.1%}",
@@ -122,16 +145,16 @@ class Sensitivity:
         return f"Sensitivity over {len(self.results)} runs\n{self.table()}\n{self.why}"
 
 
-def significant_digits(samples: Sequence[np.ndarray]) -> np.ndarray:
-    """Decimal digits in which samples agree, element by element (see Sensitivity)."""
+def significant_digits(samples: Sequence[np.ndarray], most: float = DIGITS["f64"]) -> np.ndarray:
+    """Decimal digits in which samples agree, element by element, at most `most` (see Sensitivity)."""
     stacked = np.stack([np.asarray(x, np.float64) for x in samples])
     with np.errstate(all="ignore"):
         mean, deviation = stacked.mean(axis=0), stacked.std(axis=0, ddof=1)
         digits = -np.log10(deviation / np.abs(mean))
     equal = (stacked == stacked[0]).all(axis=0)
-    digits = np.where(equal, MOST_DIGITS, np.nan_to_num(digits, nan=0.0, neginf=0.0))
+    digits = np.where(equal, most, np.nan_to_num(digits, nan=0.0, neginf=0.0))
     finite = np.isfinite(stacked).all(axis=0)
-    return np.asarray(np.where(finite, np.clip(digits, 0.0, MOST_DIGITS), 0.0))
+    return np.asarray(np.where(finite, np.clip(digits, 0.0, most), 0.0))
 
 
 def sensitivity(
@@ -175,9 +198,10 @@ def sensitivity(
         base=first,
         results=results,
         names=[variant.name for variant in variants],
-        sites=_sites(first, forks),
+        sites=_sites(first, forks, plain.lines_of_sites()),
         parted=np.stack([f.parted for f in forks]),
-        value_digits=significant_digits(values) if values else None,
+        differing=sum(_differs(first, other) for other in results),
+        value_digits=significant_digits(values, _most(first, "objective")) if values else None,
         gradient_digits=_gradient_digits([first, *results]),
         calls=calls.count,
     )
@@ -211,14 +235,39 @@ def _draws(program: program_pb2.Program) -> bool:
 
 def _gradient_digits(results: Sequence[Rollout]) -> dict[str, np.ndarray]:
     named = [gradients_by_name(r) for r in results if isinstance(r, Gradient)]
-    return {n: significant_digits([g[n] for g in named]) for n in named[0]} if named else {}
+    most = _most(results[0], "gradient")
+    return {n: significant_digits([g[n] for g in named], most) for n in named[0]} if named else {}
 
 
-def _sites(base: Rollout, forks: Sequence[Forks]) -> list[SiteSensitivity]:
+def _most(base: Rollout, role: str) -> float:
+    """The digits of the format of a role."""
+    return DIGITS[base.program.policy.roles[role].format]
+
+
+def _differs(base: Rollout, other: Rollout) -> bool:
+    """Whether a state, a value, a gradient or a path is other than the base's."""
+    if (base.path_signatures != other.path_signatures).any():
+        return True
+    arrays = [({**r.state, **({"": r.values} if r.values is not None else {})}) for r in (base, other)]
+    if isinstance(base, Gradient) and isinstance(other, Gradient):
+        arrays += [gradients_by_name(base), gradients_by_name(other)]
+    pairs = ((a, theirs[n]) for mine, theirs in zip(arrays[::2], arrays[1::2]) for n, a in mine.items())
+    return any(a.tobytes() != b.tobytes() for a, b in pairs)
+
+
+def _sites(base: Rollout, forks: Sequence[Forks], lines: Mapping[str, str]) -> list[SiteSensitivity]:
+    """A row for each site that has a trace, and for each other one where paths part: of guards that have none, and
+    one for those that are not known."""
     pairs = len(forks) * base.instances
     found = []
-    for name, trace in traces_of(base).items():
-        counts = [f.site.count(name) for f in forks]
+    traces = traces_of(base)
+    rows = [[name for name, parted in zip(f.site, f.parted) if parted] for f in forks]
+    for name in dict.fromkeys(name for row in rows for name in row if name not in traces):
+        counts = [row.count(name) for row in rows]
+        flips = sum(1 for count in counts if count)
+        found.append(SiteSensitivity(name, lines.get(name, ""), flips, sum(counts) / pairs, float("inf"), -1, -1))
+    for name, trace in traces.items():
+        counts = [row.count(name) for row in rows]
         margins = np.abs(np.where(np.isnan(trace.margin_ulps), np.inf, trace.margin_ulps))
         step = int(np.argmin(margins)) if margins.size else -1
         tested = step >= 0 and bool(np.isfinite(margins[step]))
@@ -233,4 +282,4 @@ def _sites(base: Rollout, forks: Sequence[Forks]) -> list[SiteSensitivity]:
                 int(trace.margin_ulps_instance[step]) if tested else -1,
             )
         )
-    return sorted(found, key=lambda s: (-s.runs, -s.share, abs(s.margin_ulps), s.site))
+    return sorted(found, key=lambda s: (not s.site, -s.runs, -s.share, abs(s.margin_ulps), s.site))

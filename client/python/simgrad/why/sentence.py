@@ -27,7 +27,7 @@ class Sentence:
 def sentences(pair: Pair) -> list[Sentence]:
     """The sentences about a pair, the most important first: gradients that became zero in most instances,
     then where paths part, then states that stand still, then the rest. Paths that do not part come behind these.
-    A reference that is not finite in most instances comes before all."""
+    That most instances of a run give no numbers, or end with an error, comes before all."""
     zeros = _of_zero_gradients(pair)
     most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
     rest = [said for said in zeros if said not in most]
@@ -40,7 +40,8 @@ def sentences(pair: Pair) -> list[Sentence]:
     if not pair.gradients:
         said.append(_of_states(pair))
     missing = _of_missing_numbers(pair)
-    mostly = [s for s in missing if 2 * s.facts["nonfinite"] > s.facts["of"]]
+    missing += _of_ended(pair)
+    mostly = [s for s in missing if 2 * s.facts["missing"] > s.facts["of"]]
     return [*mostly, *said, *(s for s in missing if s not in mostly)]
 
 
@@ -118,21 +119,41 @@ def _of_missing_numbers(pair: Pair) -> list[Sentence]:
         f"{pair.reference} has states, values or gradients that are not finite in {_count(bad, number)}: a NaN or an "
         "infinity that both have counts as equal."
     )
-    return [_sentence(pair, text, {"nonfinite": bad, "of": number})]
+    return [_sentence(pair, text, {"nonfinite": bad, "missing": bad, "of": number})]
+
+
+def _of_ended(pair: Pair) -> list[Sentence]:
+    """Says in how many instances a run ended with an error, and how many were left out: none of these counts in
+    gradients."""
+    said = []
+    for name, result in ((pair.reference, pair.reference_result), (pair.other, pair.other_result)):
+        ended = [h for h in result.halted if h.error]
+        none = ", and these have no gradient" if pair.gradients else ""
+        if ended:
+            lines = sorted({h.line for h in ended if h.line})
+            at = f" ({', '.join(lines)})" if lines else ""
+            text = f"{name} ends with an error{at} in {_count(len(ended), result.instances)}{none}."
+            facts = {"ended": len(ended), "missing": len(ended), "of": result.instances, "lines": ", ".join(lines)}
+            said.append(_sentence(pair, text, facts))
+        if left_out := getattr(result, "left_out", 0):
+            text = f"{name} leaves out {_count(left_out, result.instances)}, which are not finite."
+            said.append(_sentence(pair, text, {"left_out": left_out, "missing": left_out, "of": result.instances}))
+    return said
 
 
 def _of_zero_gradients(pair: Pair) -> list[Sentence]:
     said = []
     for name, off in pair.gradients.items():
         before, now = off.zero
-        if now <= before:
+        if now <= before or not off.counted[0]:
             continue
-        number = pair.other_result.instances
+        number, all_count = off.counted[1], off.counted[1] == pair.other_result.instances
         text = f"In {pair.other} the gradient of `{name}` is zero in {_count(now, number)}"
+        text += "" if all_count else " that count"
         facts: dict[str, Any] = {"input": name, "zero": now, "reference_zero": before, "of": number}
         if before:
             text += f" ({before} in {pair.reference})"
-        if now == number and pair.forks is not None:
+        if now == number and all_count and pair.forks is not None:
             because, more = _of_all(pair, pair.forks, off.gated_by[1])
             text += because
             facts |= more
@@ -201,7 +222,8 @@ def _of_paths(pair: Pair) -> list[Sentence]:
     facts: dict[str, Any] = {"parted": pair.forks.count, "of": number}
     if not pair.forks.count:
         text = f"{pair.other} takes the path of {pair.reference} in {_count(number, number)}"
-        worst = max(pair.gradients.items(), key=lambda entry: entry[1].rank, default=None)
+        both = {name: off for name, off in pair.gradients.items() if all(off.counted)}
+        worst = max(both.items(), key=lambda entry: entry[1].rank, default=None)
         if worst is not None:
             name, off = worst
             facts |= {"input": name, "relative": off.relative, "largest": off.largest}
@@ -235,8 +257,10 @@ def _of_absorption(pair: Pair) -> list[Sentence]:
 def _of_gradients(pair: Pair) -> list[Sentence]:
     said = []
     for name, off in pair.gradients.items():
-        if off.zero[1] > off.zero[0] and off.zero[1] == pair.other_result.instances:
+        if off.counted[0] and off.zero[1] > off.zero[0] and off.zero[1] == pair.other_result.instances:
             continue  # that it is zero has been said
+        if not off.counted[0] or not off.counted[1]:
+            continue  # that one of the two has none has been said
         text = f"The gradient of `{name}` in {pair.other} is off that in {pair.reference} by {off.relative:.3g} of its size."
         if off.relative == 0:
             text = f"The gradient of `{name}` in {pair.other} equals that in {pair.reference}."
@@ -264,7 +288,8 @@ def _of_parts(pair: Pair) -> list[Sentence]:
         if not differs and not parts.undefined:
             continue  # that the two are equal has been said
         share = parts.share_of_path
-        facts = {"input": name, "share_of_path": share, "undefined": parts.undefined, "elements": parts.whole.size}
+        lost = parts.undefined - parts.nonfinite
+        facts = {"input": name, "share_of_path": share, "nonfinite": parts.nonfinite, "undefined": lost, "elements": parts.whole.size}
         text = f"Of the error of the gradient of `{name}`, {share:.1%} is due to the path, and the rest to rounding"
         if not differs:
             text = f"The gradient of `{name}` has no error that can be divided"
@@ -272,8 +297,10 @@ def _of_parts(pair: Pair) -> list[Sentence]:
             text = f"The error of the gradient of `{name}` is rounding alone"
         elif not np.nan_to_num(parts.rounding).any():
             text = f"The error of the gradient of `{name}` is due to the path alone"
-        if parts.undefined:
-            text += f"; {parts.undefined} of {parts.whole.size} elements are undefined along the other's path"
+        if parts.nonfinite:
+            text += f"; {parts.nonfinite} of {parts.whole.size} elements are not finite in {pair.other} or in {pair.reference}"
+        if lost:
+            text += f"; {lost} of {parts.whole.size} elements are undefined along the other's path"
         said.append(_sentence(pair, text + ".", facts))
     return said
 

@@ -30,7 +30,8 @@ class Parts:
     Attributes:
       whole: g(P, p_P) - g(R, p_R). rounding, path: its parts; they add up to it but for the rounding of these
         sums in f64. interaction: see above.
-      undefined: elements that are not finite in one of the four gradients; their parts are NaN.
+      undefined: elements that are not finite in one of the four gradients; their parts are NaN. nonfinite: of
+        these, those that are not in one of the two plain ones, g(P, p_P) and g(R, p_R).
     """
 
     whole: np.ndarray
@@ -38,6 +39,7 @@ class Parts:
     path: np.ndarray
     interaction: np.ndarray
     undefined: int
+    nonfinite: int
 
     @property
     def share_of_path(self) -> float:
@@ -71,7 +73,8 @@ def split(
         a_along_b = work.gradient(reference, diagnostics="off", path=b.path)
         b_along_a = work.gradient(other, diagnostics="off", path=a.path)
     four = [gradients_by_name(run) for run in (a, a_along_b, b_along_a, b)]
-    return {name: parts_of(*(g[name] for g in four)) for name in four[0]}
+    both = [name for name in four[0] if name in four[2]]  # a world may send what another has a number for
+    return {name: parts_of(*(g[name] for g in four)) for name in both}
 
 
 def parts_of(
@@ -94,8 +97,9 @@ def parts_of(
     def masked(part: np.ndarray) -> np.ndarray:
         return np.where(defined, part, np.nan)
 
-    undefined = int(defined.size - np.count_nonzero(defined))
-    return Parts(masked(whole), masked(rounding), masked(path), masked(interaction), undefined)
+    undefined = int(np.count_nonzero(~defined))
+    nonfinite = int(np.count_nonzero(~(np.isfinite(rr) & np.isfinite(pp))))
+    return Parts(masked(whole), masked(rounding), masked(path), masked(interaction), undefined, nonfinite)
 
 
 def _norm(part: np.ndarray) -> float:

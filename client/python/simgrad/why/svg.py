@@ -118,11 +118,13 @@ def bars(figure: str, drawn: Sequence[Bars], y_label: str) -> str:
     for b, counts in zip(drawn, sums):
         for k in np.flatnonzero(counts):
             left, right = x(edges[k]), x(edges[k + 1])
+            last = edges[k + 1] - 1
+            when = f"step {edges[k]}" if last == edges[k] else f"steps {edges[k]} to {last}"
             top, bottom = y(base[k] + counts[k]), y(base[k])
             body.append(
-                f'<rect data-series="{escape(b.name)}" data-step="{edges[k]}" data-count="{counts[k]:g}" '
+                f'<rect data-series="{escape(b.name)}" data-step="{edges[k]}" data-last-step="{last}" data-count="{counts[k]:g}" '
                 f'x="{left:.1f}" y="{top:.1f}" width="{max(right - left - 0.5, 1.5):.1f}" '
-                f'height="{bottom - top:.1f}" fill="{b.colour}"><title>{escape(b.name)}, step {edges[k]}: '
+                f'height="{bottom - top:.1f}" fill="{b.colour}"><title>{escape(b.name)}, {when}: '
                 f"{counts[k]:g}</title></rect>"
             )
         base += counts

@@ -232,6 +232,11 @@ def tune(
                     f"reference: {bad} of {number} instances have states, values or gradients that are not finite: "
                     "there is nothing to keep" + ("; leave them out" if bad < number else "")
                 )
+            if truth.counted < number:
+                raise ValueError(
+                    f"reference: {number - truth.counted} of {number} instances end with an error or are left out, and have "
+                    "no gradient to keep" + ("; leave them out" if truth.counted else "")
+                )
             searches[name] = _Search(
                 sample, variant, truth, knobs, weighed, keep, bound, name, tried, {}
             )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any, Iterable, Mapping, Sequence
 
 from simgrad.policy import Policy
-from simgrad.v1 import program_pb2
+from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.why.work import Variant
-from simgrad.world import World
+from simgrad.world import WithDefaults, World
 from simgrad.world_function import FunctionWorld
 
 ROLES = (
@@ -86,7 +87,8 @@ def without_weights(variant: Variant) -> Variant:
     changed.CopyFrom(program)
     for i in changed.inputs:
         i.weights = False
-    return replace(variant, world=World(program=changed))
+    message = simgrad_pb2.World(program=changed)
+    return replace(variant, world=WithDefaults(message, variant.world.array_defaults))
 
 
 def variants_of(
@@ -108,11 +110,13 @@ def variants_of(
         policy = with_order(reference.policy, order)
         made.append(replace(reference, name=f"{reference.name} {order}", policy=policy))
     for config in configs:
+        if not config:
+            raise ValueError("configs: one is empty, and would be the reference again")
         words = ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
                           for name, value in config.items())
         rest = {name: value for name, value in config.items() if name != "steps"}
         other = reconfigured(world, rest) if rest else world
-        steps_of = int(config.get("steps", steps))
+        steps_of = _whole(config.get("steps", steps))
         made.append(Variant(f"{reference.name} {words}", other, reference.policy, steps_of))
     for name, other in (worlds or {}).items():
         if not isinstance(other, World):
@@ -122,6 +126,13 @@ def variants_of(
         raise ValueError("there is one variant: give a second policy, or orders, configs or worlds")
     _distinct([(variant.name, variant) for variant in made])
     return made
+
+
+def _whole(steps: Any) -> int:
+    try:
+        return operator.index(steps)
+    except TypeError:
+        raise TypeError(f"configs: steps is a whole number, not {steps!r}") from None
 
 
 def reconfigured(world: World, config: Mapping[str, Any]) -> World:

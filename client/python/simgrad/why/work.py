@@ -6,8 +6,9 @@ one (a deadline, a closed client, an observer that raises) ends the whole.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from simgrad.policy import Policy
 from simgrad.progress import ProgressCallback, observer_of
 from simgrad.request import Arrays, Cotangents, Declaration, declarations_of, unsent_instances, with_defaults
 from simgrad.results import Gradient, Rollout
-from simgrad.v1 import program_pb2
-from simgrad.world import World
+from simgrad.v1 import program_pb2, simgrad_pb2
+from simgrad.world import WithDefaults, World
 
 if TYPE_CHECKING:
     from simgrad.client import Client
@@ -87,6 +88,20 @@ class Calls:
             )
         return left
 
+    @contextlib.contextmanager
+    def named(self, variant: str) -> Iterator[None]:
+        """Says of a call that ends at the deadline which one it was, and what the deadline of all is."""
+        before = self.count
+        try:
+            yield
+        except errors.DeadlineExceeded as error:
+            if self.count > before:
+                error.args = (
+                    f"{self._phase}: the deadline of {self._timeout:g} s passed in call {self.count}, of {variant}, "
+                    f"which had the rest of it: {error}",
+                )
+            raise
+
     def begin(self, steps: int, gradient: bool) -> ProgressCallback:
         """The observer of one more run, whose steps must have been expected."""
         self.count += 1
@@ -114,8 +129,9 @@ class Work:
     """The work of a run without its policy: inputs by name as they are sent, and the options of a call.
 
     Attributes:
-      inputs: arrays by group (initial, params, controls, data) and name.
-      own: of these, the names of arrays with a leading instance axis, by group; stepped: with a time axis;
+      inputs: arrays by group (initial, params, controls, data) and name; not those that a world sends by itself.
+      each_own: whether what is differentiated is sent once for each instance.
+      own: of these and of the defaults of the reference's world, the names of arrays with a leading instance axis, by group; stepped: with a time axis;
         real: of real numbers.
       instances: N. ids: [N] instance ids. weights: [N] or None.
       options: further arguments of Client.gradient.
@@ -131,13 +147,14 @@ class Work:
     ids: np.ndarray
     weights: np.ndarray | None
     options: Mapping[str, Any] = field(default_factory=dict)
+    each_own: bool = False
 
     def run(
         self, variant: Variant, *, gradient: bool, steps: int | None = None, **more: Any
     ) -> Rollout:
         """One call; a Gradient where that is asked for. `steps`: of a prefix, else all. `more` are arguments
         of the call."""
-        inputs = self.inputs if steps is None else self._until(steps)
+        inputs = self._sent(variant.world, steps)
         steps = variant.steps if steps is None else steps
         arguments: dict[str, Any] = {**self.options, **inputs, **more}
         if variant.seed is not None:
@@ -146,18 +163,19 @@ class Work:
         if not gradient:
             for name in _OF_GRADIENTS:
                 arguments.pop(name, None)
-        result: Rollout = method(
-            variant.world,
-            steps=steps,
-            policy=variant.policy,
-            instances=self.instances,
-            **self._named(),
-            weights=self.weights,
-            timeout=self.calls.left(),
-            retry=self.calls.retry,
-            progress=self.calls.begin(steps, gradient),
-            **arguments,
-        )
+        with self.calls.named(variant.name):
+            result: Rollout = method(
+                variant.world,
+                steps=steps,
+                policy=variant.policy,
+                instances=self.instances,
+                **self._named(),
+                weights=self.weights,
+                timeout=self.calls.left(),
+                retry=self.calls.retry,
+                progress=self.calls.begin(steps, gradient),
+                **arguments,
+            )
         return result
 
     def _named(self) -> dict[str, Any]:
@@ -196,14 +214,29 @@ class Work:
             options=options,
         )
 
-    def _until(self, steps: int) -> dict[str, dict[str, Any]]:
-        """The inputs of the first steps."""
+    def _sent(self, world: World, steps: int | None) -> dict[str, dict[str, Any]]:
+        """The inputs of a run in a world, of the first steps: the caller's, and the world's own defaults where
+        these differ from what the world sends by itself."""
+        sent = {group: dict(arrays) for group, arrays in self.inputs.items()}
+        declared = declarations_of(world.program)
+        for group, kind in _KINDS.items():
+            for name, value in world.array_defaults.get(kind, {}).items():
+                if name in sent[group]:
+                    continue
+                element = declared[kind, name].element
+                if self.each_own and group in DIFFERENTIABLE and element == program_pb2.ELEMENT_TYPE_REAL:
+                    value = _repeated(value, self.instances)
+                sent[group][name] = value
+        if steps is None:
+            return sent
         return {
             group: {
-                n: _times(x, steps, int(n in self.own[group])) if n in self.stepped[group] else x
+                n: _times(x, steps, int(n in self.own[group]))
+                if n in self.stepped[group] or isinstance(x, PerStep)
+                else x
                 for n, x in arrays.items()
             }
-            for group, arrays in self.inputs.items()
+            for group, arrays in sent.items()
         }
 
     def each(self) -> Work:
@@ -212,10 +245,10 @@ class Work:
         inputs = {group: dict(arrays) for group, arrays in self.inputs.items()}
         own = dict(self.own)
         for group in DIFFERENTIABLE:
-            for name in self.real[group] - self.own[group]:
+            for name in (self.real[group] - self.own[group]) & inputs[group].keys():
                 inputs[group][name] = _repeated(inputs[group][name], self.instances)
             own[group] = self.own[group] | self.real[group]
-        return replace(self, inputs=inputs, own=own)
+        return replace(self, inputs=inputs, own=own, each_own=True)
 
 
 def check_arguments(arguments: Mapping[str, Any], gradient: bool) -> None:
@@ -250,7 +283,7 @@ def work_of(
     """The work of a call's arguments, and the world without pytrees: its answers are by name."""
     given = {"initial": initial, "params": params, "controls": controls, "data": data}
     inputs = {group: dict(with_defaults(world, kind, given[group])) for group, kind in _KINDS.items()}
-    plain = world if world.program is None else World(program=world.program)
+    plain = plain_of(world)
     source = plain.program
     if source is None:
         source = client.program(plain, timeout=calls.left(), retry=calls.retry).source
@@ -273,6 +306,8 @@ def work_of(
     if unsent := unsent_instances(world, {kind: given[group] for group, kind in _KINDS.items()}):
         counts.add(unsent)
     ids = np.array([int(i) for i in instance_ids], np.uint64)
+    if len(counts) > 1:
+        raise ValueError(f"inputs of {' and of '.join(map(str, sorted(counts)))} instances")
     if 0 in counts:
         raise ValueError("inputs of 0 instances: a batch has at least one instance")
     number = instances or (max(counts) if counts else len(ids) or 1)
@@ -282,7 +317,15 @@ def work_of(
         sent = cotangents if isinstance(cotangents, Cotangents) else Cotangents(**cotangents)
         options["cotangents"] = sent
     weighed = None if weights is None else np.asarray(weights, np.float64).ravel()
+    inputs = {group: dict(world.named(kind, given[group])) for group, kind in _KINDS.items()}
     return plain, Work(client, calls, inputs, own, stepped, real, number, ids, weighed, options)
+
+
+def plain_of(world: World) -> World:
+    """The world without pytrees, with the arrays that it sends by itself: its answers are by name."""
+    if world.program is None:
+        return world
+    return WithDefaults(simgrad_pb2.World(program=world.program), world.array_defaults)
 
 
 def _bare(value: Any) -> Any:

@@ -1,0 +1,17 @@
+// The time that durations are measured by: it does not move where the machine's clock is set.
+//
+// It is no date, and compares with no absl::Now(): deadlines of callers, which are dates, stay with that.
+// Threads: any.
+#pragma once
+
+#include <chrono>
+
+#include "absl/time/time.h"
+
+namespace simgrad::server {
+
+inline absl::Time SteadyNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+}  // namespace simgrad::server

@@ -1,0 +1,163 @@
+"""Comparisons of worlds with defaults, of guards, of runs without paths, and of instances that do not count."""
+
+import numpy as np
+import pytest
+
+from said import unbacked
+
+import simgrad as sg
+from simgrad.v1 import program_pb2
+from simgrad.world import WithDefaults
+
+RANDOM = np.random.default_rng(0)
+# Rows whose sums are 0 but for rounding.
+BALANCED = RANDOM.integers(-8, 8, (60, 4)) / 64.0
+BALANCED[:, 3] = -BALANCED[:, :3].sum(axis=1)
+BALANCED *= 1.1
+
+
+def added(default):
+    @sg.world
+    def world(x: sg.State, k: sg.Param[2] = default):
+        return x + k[0] + 0 * k[1]
+
+    @world.objective
+    def end(x):
+        return x
+
+    return world
+
+
+def test_each_world_has_its_own_defaults(client):
+    worlds = {"array": added(np.array([100.0, 0.5])), "number": added(7.0)}
+    for reference, own in ((added(np.array([1.0, 0.5])), 2.0), (added(3.0), 4.0)):
+        result = client.compare(
+            reference, steps=1, initial={"x": [1.0, 1.0]}, objective="end", policies=["f64"], worlds=worlds, split=True
+        )
+        ends = {name: r.values.tolist() for name, r in result.results.items()}
+        assert ends == {"f64": [own] * 2, "array": [101.0] * 2, "number": [8.0] * 2}
+
+
+def test_a_default_that_has_steps_is_cut_with_them(client):
+    @sg.world
+    def pushed(x: sg.State, u: sg.Control = 0.0):
+        return np.where(sg.test("far", x > 1.0), x, x + u)
+
+    series = sg.PerStep(np.linspace(0.3, 0.4, 6))
+    world = WithDefaults(pushed.to_proto(), {program_pb2.INPUT_KIND_CONTROL: {"u": series}})
+    result = client.compare(world, steps=6, initial={"x": [0.3, 0.4]}, policies=["f64", "bf16_unsafe"], gradient=False)
+    assert result.pairs["bf16_unsafe"].forks is not None
+
+
+@sg.world
+def guarded(x: sg.State, y: sg.State[4], k: sg.Param = 0.3):
+    total = np.sum(y) + 0 * x
+    return {"x": np.where(total > 0, x * 0.5 - 0.2 * k, x * 1.25 + 0.1 * k), "y": y * 0.99}
+
+
+@guarded.objective
+def square(x):
+    return x**2
+
+
+def test_paths_that_part_at_a_guard_are_told_though_it_has_no_trace(client):
+    work = dict(steps=6, initial={"x": RANDOM.uniform(0, 1, 60), "y": BALANCED}, objective="square")
+    found = client.sensitivity(guarded, policy="f32", runs=3, **work)
+    assert found.parted.any() and found.differing == 3
+    (row,) = found.sites
+    assert row.site and row.runs == 3 and row.share == found.parted.mean() and not np.isfinite(row.margin_ulps)
+    assert f"`{row.site}` is the knife edge" in found.why and not unbacked(found.sentence)
+    result = client.compare(guarded, policies=["f64", "f32"], **work)
+    forks = result.pairs["f32"].forks
+    assert forks.sites() == {row.site: forks.count}
+    assert f"<td>{row.site}</td><td></td><td>{forks.count}</td>" in result.html()
+
+
+@sg.world
+def inside(x: sg.State[4], k: sg.Param = 0.3):
+    return np.where(sg.test("inside", np.sum(x) > 0.0), x * 0.5 - 0.11, x * 1.25 + 0.1)
+
+
+@inside.objective
+def bent(x):
+    return np.where(np.sum(x) > 0.05, np.sum(x**2), np.sum(x))
+
+
+@sg.world
+def twice(x: sg.State[4], k: sg.Param = 0.3):
+    x = np.where(sg.test("inside", np.sum(x) > 0.0), x * 0.5 - 0.11, x * 1.25 + 0.1)
+    return np.where(sg.test("large", np.max(x) > 0.3), x * 0.5, x)
+
+
+@twice.objective
+def bent_too(x):
+    return np.where(np.sum(x) > 0.05, np.sum(x**2), np.sum(x))
+
+
+def test_without_paths_one_site_has_every_fork_and_of_several_those_not_known_are_counted(client):
+    """A terminal cost that decides has no path."""
+    one = client.sensitivity(inside, policy="f32", runs=3, steps=1, initial={"x": BALANCED}, objective="bent")
+    assert one.base.path is None and one.sites[0].share == one.parted.mean() > 0.05
+    two = client.sensitivity(twice, policy="f32", runs=3, steps=1, initial={"x": BALANCED}, objective="bent_too")
+    assert two.base.path is None and two.sites[-1].site == ""
+    assert sum(s.share for s in two.sites) == pytest.approx(two.parted.mean())
+    assert "at least" in two.why and "the site is not known in" in two.why and not unbacked(two.sentence)
+    assert "(not known)" in two.table()
+
+
+@sg.world
+def bounded(x: sg.State, z: sg.State, most: sg.Config = 0.0, k: sg.Param = 1.0):
+    y = x + 0.001
+    sg.halt("beyond", y > 256.002 + most, error=True)
+    return {"x": y, "z": z * 0.9 * k}
+
+
+@bounded.objective
+def energy(z):
+    return z * z
+
+
+def test_instances_that_end_with_an_error_do_not_count_and_are_told(client):
+    work = dict(steps=8, initial={"x": np.full(5, 256.0), "z": np.ones(5)}, objective="energy")
+    result = client.compare(bounded(most=0.5), policies=["f64"], configs=[{"most": 0.0}], **work)
+    (pair,) = result.pairs.values()
+    said = [s.text for s in pair.sentences]
+    assert said[0].startswith("f64 most=0 ends with an error (why_edges_test.py:")
+    assert said[0].endswith("in 5 of 5 instances, and these have no gradient.")
+    assert not [s for s in said if "is zero" in s or "is off" in s or "equals" in s]
+    assert not [unbacked(s) for s in pair.sentences if unbacked(s)]
+    with pytest.raises(ValueError, match="of 3 instances end with an error or are left out"):
+        client.tune(bounded, bound=0.0, **work)
+    some = client.gradient(
+        bounded, steps=3, initial={"x": [0.0, 256.0, 0.0], "z": np.ones(3)}, objective="energy", policy="f64"
+    )
+    assert [h.instance for h in some.halted] == [1] and some.counted == 2 and some.zero_share["x"] == 1.0
+
+
+@sg.world
+def rooted(x: sg.State, k: sg.Param = 1.0):
+    return np.sqrt(x - k)
+
+
+@rooted.objective
+def root(x):
+    return x
+
+
+def test_instances_that_are_left_out_are_told(client):
+    result = client.compare(
+        rooted, policies=["f64", "f32"], steps=3, initial={"x": np.full(4, 0.5)}, objective="root", reduction="finite_only"
+    )
+    said = [s.text for s in result.pairs["f32"].sentences]
+    assert "f32 leaves out 4 of 4 instances, which are not finite." in said
+    assert not [s for s in said if "off by" in s or "equals" in s or "is zero" in s]
+
+
+def test_what_cannot_be_compared_is_refused_by_name(client):
+    work = dict(steps=3, initial={"x": np.ones(6), "z": np.ones(6)}, objective="energy")
+    with pytest.raises(TypeError, match="configs: steps is a whole number, not 7.9"):
+        client.compare(bounded, policies=["f64"], configs=[{"steps": 7.9}], **work)
+    with pytest.raises(ValueError, match="configs: one is empty"):
+        client.compare(bounded, policies=["f64"], configs=[{}], **work)
+    with pytest.raises(ValueError, match="inputs of 5 and of 6 instances"):
+        client.tune(bounded, bound=1.0, params={"k": np.ones(5)}, **work)
