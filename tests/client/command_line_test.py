@@ -325,3 +325,61 @@ def test_an_interrupt_ends_it_with_a_line(capsys, monkeypatch):
     monkeypatch.setattr(command_line, "_connect", interrupted)
     assert command_line.main(["info"]) == command_line.EXIT_INTERRUPTED
     assert capsys.readouterr().err == "simgrad: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "no array of numbers that np.save wrote (EOFError)"),
+        (b"PK\x03\x04", "no array of numbers that np.save wrote (BadZipFile)"),
+        (b"\x80\x04N.", "no array of numbers that np.save wrote"),
+    ],
+)
+def test_a_file_without_an_array_is_named(content, said, tmp_path):
+    file = tmp_path / "x.npy"
+    file.write_bytes(content)
+    with pytest.raises(ValueError) as failed:
+        command_arguments.array_of(f"@{file}", Declaration(1))
+    assert str(failed.value).startswith(f"{file}: ") and said in str(failed.value)
+    np.savez(tmp_path / "two.npz", a=[1.0], b=[2.0])
+    with pytest.raises(ValueError, match="several arrays in an .npz"):
+        command_arguments.array_of(f"@{tmp_path}/two.npz", Declaration(1))
+    with pytest.raises(ValueError, match="'0x1p99999' is beyond the largest f64"):
+        command_arguments.array_of("0x1p99999", Declaration(1))
+
+
+def test_what_the_client_finds_is_json_too(capsys):
+    arguments = ["program", "--world", "simgrad.worlds:kinetics", "--config", "system=nope", "--json"]
+    assert command_line.main(arguments) == command_line.EXIT_USAGE
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)["error"]
+    assert error["code"] == "USAGE" and error["message"] in captured.err
+    assert error["message"].startswith("system 'nope': one of lotka_volterra,")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise KeyError('thing')", "it fails at w.py:1 with KeyError: 'thing'"),
+        ("import numpy as np\nnp.zeros(3).reshape(2, 2)", "it fails at w.py:2 with ValueError: cannot reshape"),
+        ("def f(:\n  pass", "it fails at line 1 with SyntaxError"),
+        ("import no_such_package", "No module named 'no_such_package'"),
+    ],
+)
+def test_a_file_of_worlds_that_fails_says_its_line(source, said, tmp_path, capsys):
+    (tmp_path / "w.py").write_text(source)
+    assert command_line.main(["program", "--world", f"{tmp_path}/w.py:world"]) == command_line.EXIT_USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_runs(capsys):
+    for command, option in (("rollout", "--output"), ("gradient", "--output")):
+        arguments = [command, "--world", "bouncing_ball", "--steps", "1", option, "/nonexistent/x.npz"]
+        assert command_line.main(arguments) == command_line.EXIT_USAGE
+        assert f"{option} /nonexistent/x.npz: there is no such folder" in capsys.readouterr().err
+
+
+def test_help_that_nobody_reads_is_no_failure():
+    command = f"{sys.executable} -m simgrad --help | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr

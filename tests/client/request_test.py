@@ -246,3 +246,19 @@ def test_loops_and_the_seed_are_part_of_the_message():
     assert (newton.site, newton.truncated) == ("newton", 3)
     assert (rest.implicit.solver, rest.implicit.tol, rest.implicit.restart) == ("gmres", 1e-6, 7)
     assert request.description(sg.World("w"), None, "", loops=message.loops).loops[1] == rest
+
+
+def test_policies_are_equal_whatever_the_order_of_their_roles():
+    one = sg.Policy("f32").role("state", format="bf16").role("event", format="f64").site("a", format="f16").site("b", format="f64")
+    two = sg.Policy("f32").role("event", format="f64").role("state", format="bf16").site("b", format="f64").site("a", format="f16")
+    assert one == two and hash(one) == hash(two) and one != one.site("c", format="f32")
+
+
+def test_a_setting_that_is_no_name_is_refused_by_name():
+    for call, said in (
+        (lambda: sg.Policy().role("state", format=np.float32), "format is a name, not"),
+        (lambda: sg.Policy().role(3, format="f32"), "a role is a name, not 3"),
+        (lambda: sg.Policy().site(None, order="pairwise"), "a site is a name, not None"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            call()

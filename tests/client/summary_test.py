@@ -1,5 +1,7 @@
 """What repr says of results: a few lines that fit a terminal."""
 
+import dataclasses
+
 import numpy as np
 
 from simgrad import results
@@ -175,3 +177,9 @@ def test_absorption_tells_the_states_that_stand_still():
     assert Absorption("none").share == 0.0
     lines = repr(gradient(absorption={"x": still, "v": moves})).splitlines()
     assert "  absorbed    x in 75% of 8 additions at sampled steps" in lines
+
+
+def test_a_role_that_saturates_says_so():
+    saturating = dataclasses.replace(F32, overflow="saturate")
+    policy = results.ResolvedPolicy("f32", {"state": saturating, "event": F32}, {}, 1.0, "report")
+    assert "saturating: state" in repr(policy) and "saturating: event" not in repr(policy)

@@ -124,7 +124,7 @@ def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), test
         )
         for it in (theirs, mine)
     )
-    off = GradientDifference(2.0, 1.0, (0,), connected=(3, 0), counted=(3, 3), zero=(0, 3), gated_by=("", gate))
+    off = GradientDifference(2.0, 1.0, (0,), connected=(3, 0), counted=(3, 3), zero=(0, 3), gated_by=("", gate), finite=(True, True))
     forks = Forks(parted, step, list(site), parted, first)
     return Pair("f32", "f16", a, b, forks, {}, {}, None, None, {"k": off}, None, [])
 
@@ -157,10 +157,10 @@ def test_a_fork_is_the_cause_only_of_what_happens_in_all_that_are_counted(pair, 
 def test_what_has_no_size_is_not_given_one():
     pair = zeroed(step=(-1, -1, -1))
     for largest, relative, told in (
-        (np.nan, np.nan, "the gradient of `k` is not finite in f16 or in f32"),
+        (np.nan, np.nan, "the gradient of `k` is not finite in f16"),
         (2.0, np.inf, "the gradient of `k` in f16 is off by 2 at most, where that in f32 is zero"),
     ):
-        pair.gradients = {"k": GradientDifference(largest, relative, (), (3, 3), (3, 3), (0, 0), ("", ""))}
+        pair.gradients = {"k": GradientDifference(largest, relative, (), (3, 3), (3, 3), (0, 0), ("", ""), (True, bool(np.isfinite(largest))))}
         assert sentences(pair)[0].text == f"f16 takes the path of f32 in 3 of 3 instances, and {told}."
 
 

@@ -16,4 +16,4 @@ def test_the_client_imports_no_ray():
 def test_without_ray_simgrad_ray_says_what_to_install():
     made = run("import sys; sys.modules['ray'] = None; import simgrad.ray")
     assert made.returncode != 0
-    assert "simgrad.ray runs servers on a cluster of Ray: pip install simgrad[ray]" in made.stderr
+    assert "simgrad.ray runs servers on a cluster of Ray, which is not installed: pip install ray" in made.stderr

@@ -226,3 +226,74 @@ def test_an_input_that_is_given_twice_is_refused(capsys, server):
 
 def test_whole_numbers_of_a_configuration_read_as_such(capsys, server):
     assert "config max_iter = 25:" in run(capsys, server, "worlds")
+
+
+FALLING = """
+import numpy as np
+import simgrad as sg
+
+@sg.world
+def fall(x: sg.State, push: sg.Control = 0.0):
+    x = 0.5 * x + push
+    sg.halt("fell", x < 0.1, error=True)
+    return x
+
+@fall.objective
+def fin(x):
+    return x
+
+def sized(sizes=(1,)):
+    @sg.world
+    def world(x: sg.State[int(sum(sizes))]):
+        return x
+    return world
+"""
+
+
+def test_halts_are_told_and_fail_where_asked(capsys, server, tmp_path):
+    (tmp_path / "w.py").write_text(FALLING)
+    work = ["gradient", "--world", f"{tmp_path}/w.py:fall", "--steps", "6", "--initial", "x=1,100", "--objective", "fin"]
+    shown = run(capsys, server, *work, "--fail-on-nonfinite", code=command_line.EXIT_NONFINITE)
+    assert "halted: 1 instance by fell (w.py:8), first at step 3, with an error" in shown
+    told = json.loads(run(capsys, server, *work, "--json", "--output", f"{tmp_path}/g.npz"))
+    (halted,) = told["halted"]
+    assert (halted["instance"], halted["halt"], halted["error"], halted["line"]) == (0, "fell", True, "w.py:8")
+    with np.load(tmp_path / "g.npz") as arrays:
+        assert arrays["halted"].tolist() == arrays["ended"].tolist() == [0]
+        assert arrays["values"].shape == (2,)
+
+
+def test_a_series_that_instances_share_is_sent_per_step(capsys, server, tmp_path):
+    (tmp_path / "w.py").write_text(FALLING)
+    np.save(tmp_path / "u.npy", np.array([1.0, 2.0, 3.0]))
+    work = ["rollout", "--world", f"{tmp_path}/w.py:fall", "--steps", "3", "--initial", "x=1,2", "--policy", "f64"]
+    told = json.loads(run(capsys, server, *work, "--control", f"push=@{tmp_path}/u.npy", "--per-step", "push", "--json"))
+    assert told["state"]["x"] == [4.375, 4.5]
+    assert command_line.main([*work, "--per-step", "pull", "--target", server.target]) == command_line.EXIT_USAGE
+    assert "--per-step pull: no --control or --data has this name" in capsys.readouterr().err
+
+
+def test_numbers_with_commas_are_a_tuple_for_a_function(capsys, server, tmp_path):
+    (tmp_path / "w.py").write_text(FALLING)
+    told = run(capsys, server, "program", "--world", f"{tmp_path}/w.py:sized", "--config", "sizes=2,3")
+    assert "[5]" in told
+
+
+def test_a_gradient_says_its_warnings_and_that_it_is_skipped(capsys, server):
+    work = ["gradient", *DEPRESSURIZATION, "--objective", "final_penetration", "--policy", "f16_unsafe"]
+    shown = run(capsys, server, *work, "--loss-scale", "1e12")
+    assert "warning: " in shown and "skipped: the scaled gradient was not finite" in shown
+
+
+def test_split_is_told_in_words(capsys, server):
+    shown = run(
+        capsys, server, "compare", *DEPRESSURIZATION[1:], "--objective", "final_penetration",
+        "--policies", "f32,bf16_unsafe", "--split",
+    )  # fmt: skip
+    assert "error of the gradient of `k`" in shown
+
+
+def test_the_servers_own_token_file_is_read(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text("# of the lab\n\nsecret-abc name=alice weight=2\n")
+    assert command_line._first_token(file) == "secret-abc"

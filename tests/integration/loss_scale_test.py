@@ -149,3 +149,87 @@ def test_mode_torch_ends_at_the_least_number_and_not_at_one_that_means_another(c
         seen.append((g.skipped, state.scale))
     assert [skipped for skipped, _ in seen] == [True] * 4
     assert [scale for _, scale in seen[1:]] == [2.0**-149] * 3
+
+
+@sg.world
+def scaled(x: sg.State, k: sg.Param = 1.0):
+    return x * k
+
+
+@scaled.objective
+def product(x):
+    return x
+
+
+def left_out(client, policy, reduction="finite_only"):
+    """The derivative by k is 2 x: of 100 it is beyond f16 from a scale of 512 on."""
+    return client.gradient(
+        scaled, steps=2, initial={"x": [1.0, 2.0, 100.0, 3.0]}, params={"k": 1.0}, objective="product",
+        policy=policy, reduction=reduction,
+    )  # fmt: skip
+
+
+def test_an_instance_that_only_the_scale_takes_beyond_is_not_left_out_for_good(client):
+    state, seen = None, []
+    for _ in range(8):
+        g = left_out(client, sg.Policy("f16_unsafe").dynamic_loss_scale(state))
+        state = g.loss_scale_state
+        seen.append((g.skipped, g.left_out, float(g.params["k"])))
+    assert seen[0][:2] == (True, 4) and seen[-1] == (False, 0, 212.0)
+    g = left_out(client, "f16_safe")
+    assert g.skipped and g.left_out and any("instances are left out whose cotangents" in w for w in g.warnings)
+    assert f"left out    {g.left_out} instances" in repr(g) or f"{g.left_out} instances" in repr(g)
+    # Without a scale it is left out, as asked, and no smaller scale would keep it.
+    bad = client.gradient(
+        scaled, steps=2, initial={"x": [1.0, np.nan]}, params={"k": 1.0}, objective="product", policy="f16_safe",
+        reduction="finite_only",
+    )  # fmt: skip
+    assert not bad.skipped and bad.left_out == 1
+
+
+def test_a_pool_skips_where_one_server_does(server):
+    with sg.Pool([server.target, server.target]) as pool, sg.Client(server.target) as client:
+        for policy in ("f16_safe", sg.Policy("f16_unsafe").dynamic_loss_scale(), sg.Policy("f32").dynamic_loss_scale()):
+            one, many = (left_out(c, policy) for c in (client, pool))
+            assert (one.skipped, one.left_out, one.loss_scale_state) == (many.skipped, many.left_out, many.loss_scale_state)
+            assert sorted(one.warnings) == sorted(many.warnings)
+            np.testing.assert_array_equal(one.params["k"], many.params["k"])
+
+
+def test_mode_torch_ends_at_the_least_number_in_a_pool_too(server):
+    least = sg.policy.LossScaleState(2.0**-149, 0, "torch", 2.0, 0.5, 1000)
+    with sg.Pool([server.target, server.target]) as pool:
+        g = pool.gradient(
+            scaled, steps=1, initial={"x": [np.inf, 1.0]}, objective="product", wrt=["k"], params={"k": 1.0},
+            policy=sg.Policy("f32").dynamic_loss_scale(least),
+        )  # fmt: skip
+    assert g.skipped and g.loss_scale_state.scale == 2.0**-149
+
+
+def test_a_guarded_scale_moves_by_powers_of_two(client):
+    for rule in (dict(growth=1.5), dict(growth=3.0), dict(backoff=0.9)):
+        (name,) = rule
+        with pytest.raises(sg.InvalidArgument, match="keeps to powers of two") as error:
+            gradient(client, sg.Policy("f32").dynamic_loss_scale(**rule))
+        assert error.value.field == f"spec.policy.loss_scale.dynamic.{name}"
+        gradient(client, sg.Policy("f32").dynamic_loss_scale(mode="torch", **rule))
+
+
+def test_a_rule_beside_a_state_replaces_the_states_and_what_is_no_rule_is_refused():
+    state = sg.policy.LossScaleState(1024.0, 3, "guarded", 2.0, 0.5, 7)
+    policy = sg.Policy().dynamic_loss_scale(state, mode="torch", growth=4.0, interval=3)
+    assert policy == sg.Policy().dynamic_loss_scale(sg.policy.LossScaleState(1024.0, 3, "torch", 4.0, 0.5, 3))
+    for rule in (dict(growth=0.0), dict(interval=0), dict(backoff=1.0)):
+        with pytest.raises(ValueError, match="above 1, between 0 and 1, at least 1"):
+            sg.Policy().dynamic_loss_scale(**rule)
+    with pytest.raises(TypeError, match="state is the loss_scale_state of a gradient, not 'torch'"):
+        sg.Policy().dynamic_loss_scale("torch")
+
+
+def test_a_gradient_that_saturates_takes_no_scale(client):
+    policy = sg.Policy("f32").role("gradient", format="f16", overflow="saturate")
+    gradient(client, policy)
+    for scaled_policy in (policy.loss_scale(8.0), policy.dynamic_loss_scale()):
+        with pytest.raises(sg.InvalidArgument, match="hides that the loss scale takes it beyond") as error:
+            gradient(client, scaled_policy)
+        assert error.value.field == "spec.policy.roles[0].setting.overflow"

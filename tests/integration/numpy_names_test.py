@@ -214,6 +214,8 @@ CASES = {
     + np.percentile(x, 30)
     + np.quantile(x, 0.9, axis=0)
     + np.ptp(x, axis=0)
+    + np.amax(x, axis=0)
+    + np.amin(x)
     + np.average(x, axis=0, weights=[1.0, 2.0, 4.0])
     + np.average(x, weights=x + 3)
     + np.average(y)

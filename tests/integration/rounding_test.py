@@ -120,6 +120,27 @@ def test_a_rounding_that_could_do_nothing_is_an_error(client):
         run(client, np.ones(3), policy=sg.Policy("f32").role("state", rounding="up"))
 
 
+def test_a_cast_of_a_site_that_could_do_nothing_is_an_error(client):
+    @sg.world
+    def net(x: sg.State[2], w: sg.Param[2, 2] = np.eye(2)):
+        with sg.role("network", "net"):
+            y = w @ x
+        return 0.5 * y
+
+    def fails(policy):
+        with pytest.raises(sg.InvalidArgument) as error:
+            client.rollout(net, steps=1, initial={"x": [1.0, 2.0]}, policy=policy)
+        return error.value.field
+
+    assert fails(sg.Policy("f64").site("net", rounding="stochastic")) == "spec.policy.sites[0].rounding"
+    fp8 = sg.Policy("fp8_storage")
+    for rounding in ("stochastic", "toward_zero", "nearest_away"):
+        assert fails(fp8.site("net", rounding=rounding)) == "spec.policy.sites[0].rounding"
+    assert fails(fp8.site("net", overflow="ieee")) == "spec.policy.sites[0].overflow"
+    for policy in (fp8.site("net", overflow="saturate"), sg.Policy("f32").site("net", rounding="stochastic")):
+        client.rollout(net, steps=1, initial={"x": [1.0, 2.0]}, policy=policy)
+
+
 @sg.world
 def two_parts(x: sg.State):
     with sg.role("solver", "fine"):

@@ -247,6 +247,23 @@ TEST(Policy, ProductsAreAChainOfFmaWhateverTheOrderOfSums) {
   }
 }
 
+TEST(Policy, RefusesAGradientThatSaturatesUnderALossScale) {
+  RoleOverride saturates;
+  saturates.overflow = Overflow::kSaturate;
+  PolicySpec spec;
+  spec.preset = "f32";
+  spec.roles = {{"state", saturates}, {"gradient", saturates}};
+  EXPECT_EQ(ErrorField(spec), "");
+  spec.loss_scale = 2.0;
+  EXPECT_EQ(ErrorField(spec), "roles[1].overflow");
+  spec.roles.pop_back();
+  EXPECT_EQ(ErrorField(spec), "");
+  spec.preset = "f16_safe";  // whose scale is 32768
+  spec.loss_scale.reset();
+  spec.roles = {{"gradient", saturates}};
+  EXPECT_EQ(ErrorField(spec), "roles[0].overflow");
+}
+
 TEST(Policy, RefusesWithTheFieldInQuestion) {
   PolicySpec spec;
   spec.preset = "half";

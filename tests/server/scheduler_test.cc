@@ -187,6 +187,19 @@ TEST(Caller, PaysItsInstanceStepsBackAtItsRate) {
   EXPECT_EQ(caller.TakeSteps(1, start + wait), absl::ZeroDuration());
 }
 
+TEST(Caller, PaysNothingForWorkThatNeverRan) {
+  CallerLimits limits;
+  limits.instance_steps_per_second = 100;
+  Caller caller("a", limits);
+  const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(caller.TakeSteps(250, start), absl::ZeroDuration());
+    caller.GiveSteps(250);
+  }
+  EXPECT_EQ(caller.TakeSteps(100, start), absl::ZeroDuration());
+  EXPECT_GT(caller.TakeSteps(1, start), absl::ZeroDuration());
+}
+
 TEST(Caller, HasItsShareOfTheMemory) {
   Scheduler scheduler({1, 10, 1000});
   CallerLimits limits;

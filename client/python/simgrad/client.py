@@ -370,7 +370,7 @@ class Client:
           weights: [N], of the instances in the sum that shared inputs are differentiated for;
             default ones.
           wrt: names of inputs ("k", or "param.k" where a name is ambiguous); default: every
-            differentiable input that was sent.
+            differentiable input that was sent, arrays that the world sends by itself among them.
           reduction: "all", or "finite_only", which leaves out non-finite instances and counts them.
           loops: by site, Truncated(n) or Implicit(): how the gradient goes through a loop, other
             than by every iteration that ran.

@@ -8,6 +8,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from simgrad.arrays import PerStep
 from simgrad.client import Client
 from simgrad.named_world import named_world
 from simgrad.request import Declaration, declarations_of
@@ -33,7 +34,8 @@ def add_config(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a number, a word, or true or false (repeatable); arguments of a function that returns a world",
+        help="a number, a word, true or false, or numbers with commas between (repeatable); arguments of a function "
+        "that returns a world",
     )
 
 
@@ -52,6 +54,14 @@ def add_inputs(command: argparse.ArgumentParser) -> None:
             metavar="NAME=VALUES",
             help=f"{what} (repeatable)",
         )
+    command.add_argument(
+        "--per-step",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a control or data whose array @file.npy has a value per step, [step, field], that all instances share "
+        "(repeatable)",
+    )
     command.add_argument(
         "--weights", metavar="VALUES", help="one per instance, of their values in the sum (default ones)"
     )
@@ -74,19 +84,30 @@ def world_of(options: argparse.Namespace) -> World:
 def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str, Any]:
     """Arguments of calls that `add_inputs` asks for."""
     declared = declarations_of(client.program(world).source)
+    shared = set(options.per_step)
 
     def inputs(option: str, given: Sequence[str], kind: int) -> dict[str, Any]:
-        return {
+        found = {
             name: array_of(text, declared.get((kind, name), Declaration(0)))
             for name, text in assignments(option, given).items()
         }
+        if option not in ("control", "data"):
+            return found
+        series = {name: PerStep(array) for name, array in found.items() if name in shared}
+        shared.difference_update(series)
+        return {**found, **series}
 
-    return dict(
-        steps=options.steps,
+    groups = dict(
         initial=inputs("initial", options.initial, program_pb2.INPUT_KIND_STATE),
         params=inputs("param", options.param, program_pb2.INPUT_KIND_PARAM),
         controls=inputs("control", options.control, program_pb2.INPUT_KIND_CONTROL),
         data=inputs("data", options.data, program_pb2.INPUT_KIND_DATA),
+    )
+    if shared:
+        raise ValueError(f"--per-step {', '.join(sorted(shared))}: no --control or --data has this name")
+    return dict(
+        **groups,
+        steps=options.steps,
         objective=options.objective,
         weights=None if options.weights is None else array_of(options.weights, Declaration(1)),
         instances=options.instances,
@@ -116,13 +137,20 @@ def _assignment(text: str) -> tuple[str, str]:
 def _number(text: str) -> float:
     try:
         return float.fromhex(text) if "0x" in text.lower() else float(text)
+    except OverflowError:
+        raise ValueError(f"{text!r} is beyond the largest f64") from None
     except ValueError:
         raise ValueError(f"{text!r} is no number: decimal, or C hexadecimal (0x1.8p-11)") from None
 
 
-def config_value(text: str) -> float | str | bool:
+def config_value(text: str) -> float | str | bool | tuple[float, ...]:
     if text in ("true", "false"):
         return text == "true"
+    if "," in text:
+        try:
+            return tuple(map(_number, text.split(",")))
+        except ValueError:
+            return text
     try:
         return _number(text)
     except ValueError:
@@ -143,11 +171,23 @@ def array_of(text: str, declared: Declaration) -> Any:
     """The numbers of `text`; a single number stays one where the input is declared as a scalar. Whole numbers
     of integers and bools have no dtype of their own."""
     if text.startswith("@"):
-        return np.asarray(np.load(text[1:], allow_pickle=False))
+        return _array_in(text[1:])
     is_real = declared.element == program_pb2.ELEMENT_TYPE_REAL
     numbers = [(_number if is_real else _whole_number)(part) for part in text.split(",")]
     values = numbers[0] if declared.rank == 0 and len(numbers) == 1 else numbers
     return np.array(values) if is_real else values
+
+
+def _array_in(file: str) -> np.ndarray:
+    try:
+        array = np.load(file, allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:  # NumPy has a kind of its own for each way in which a file is none
+        raise ValueError(f"{file}: no array of numbers that np.save wrote ({type(error).__name__})") from None
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{file}: several arrays in an .npz; save the one that is meant as .npy")
+    return array
 
 
 def print_fields(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> None:

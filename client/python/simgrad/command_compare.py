@@ -19,6 +19,7 @@ from simgrad.command_arguments import (
     sent,
     world_of,
 )
+from simgrad.why.compare import Comparison
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -79,8 +80,16 @@ def run(client: Client, options: argparse.Namespace) -> int:
     )
     if options.html is not None:
         pathlib.Path(options.html).write_text(result.html(), encoding="utf-8")
-    print_fields(options, report.comparison_dict(result), lambda _: repr(result))
+    print_fields(options, report.comparison_dict(result), lambda _: _text(result, options))
     return 0
+
+
+def _text(result: Comparison, options: argparse.Namespace) -> str:
+    """The table and the reasons; with --split also what is said of each gradient's error."""
+    lines = [repr(result)]
+    for pair in result.pairs.values() if options.split else ():
+        lines += [s.text for s in pair.sentences[1:] if "share_of_path" in s.facts]
+    return "\n".join(lines)
 
 
 def _words(option: str, text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The command line: simgrad info | worlds | program | rollout | gradient | compare | serve.
 
 Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 no server answered in time; 4 an
-instance is non-finite and --fail-on-nonfinite was given; 130 interrupted (Ctrl-C).
+instance is non-finite, or ended with an error, and --fail-on-nonfinite was given; 130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -53,17 +53,20 @@ _EXAMPLES = """examples:
       --policy f16_unsafe --role termination.format=f32 --role termination.order=sequential --json
 
 Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list
-with one number per element, or @file.npy with an array of shape [field] or [instance, field].
+with one number per element (of a scalar: per instance), or @file.npy with an array of shape [field] or
+[instance, field]; of a control or data also [instance, step, field].
 exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no answer in time,
-            4 an instance is non-finite and --fail-on-nonfinite was given, 130 interrupted (Ctrl-C)"""
+            4 an instance is non-finite, or ended with an error, and --fail-on-nonfinite was given,
+            130 interrupted (Ctrl-C)"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["serve"]:
         return _serve(given[1:])
-    options = parser().parse_args(given)
+    options = argparse.Namespace(json="--json" in given)
     try:
+        options = _parsed(given)
         with _connect(options) as client:
             return int(options.run(client, options))
     except (errors.Unavailable, errors.DeadlineExceeded) as error:
@@ -78,8 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except (TypeError, ValueError, LookupError, ArithmeticError, OSError) as error:
-        print(f"simgrad: {error}", file=sys.stderr)
+        said = error.args[0] if isinstance(error, KeyError) and error.args else error
+        print(f"simgrad: {said}", file=sys.stderr)
+        if options.json:
+            _print_error("USAGE", str(said))
         return EXIT_USAGE
+
+
+def _parsed(given: list[str]) -> argparse.Namespace:
+    try:
+        return parser().parse_args(given)
+    except SystemExit:
+        sys.stdout.flush()  # of --help, whose reader may have left
+        raise
 
 
 def _serve(flags: list[str]) -> int:
@@ -93,12 +107,12 @@ def _serve(flags: list[str]) -> int:
 
 
 def _first_token(file: pathlib.Path) -> str:
-    """The first token of a file as the server reads it: a token a line, # begins a comment."""
+    """The first token of a file as the server reads it: a token and its limits on a line, # begins a comment."""
     lines = [line.strip() for line in file.read_text().splitlines()]
     tokens = [line for line in lines if line and not line.startswith("#")]
     if not tokens:
         raise ValueError(f"--token-file {file}: holds no token")
-    return tokens[0]
+    return tokens[0].split()[0]
 
 
 def _connect(options: argparse.Namespace) -> Client:
@@ -136,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--tls-ca", type=file_name, metavar="PEM", help="TLS; who signed the server's certificate")
     common.add_argument("--tls-certificate", type=file_name, metavar="PEM", help="our own, for mutual TLS")
     common.add_argument("--tls-key", type=file_name, metavar="PEM", help="its private key")
-    common.add_argument("--token-file", type=file_name, metavar="FILE", help="bearer token to send, the first line of it")
+    common.add_argument("--token-file", type=file_name, metavar="FILE", help="bearer token to send: the first in it, where # begins a comment")
     common.add_argument(
         "--no-retry",
         action="store_true",
@@ -279,10 +293,11 @@ def _add_answer(command: argparse.ArgumentParser) -> None:
         "--output",
         type=file_name,
         metavar="FILE.npz",
-        help="write the arrays there: ok, state.NAME, trajectory.NAME; value; gradients as params.NAME ...",
+        help="write the arrays there: ok, state.NAME, trajectory.NAME; value, values; gradients as params.NAME ...; "
+        "indices of halted instances, and of those that ended with an error",
     )
     command.add_argument(
-        "--fail-on-nonfinite", action="store_true", help="exit with 4 if an instance is not ok"
+        "--fail-on-nonfinite", action="store_true", help="exit with 4 if an instance is not ok, or ends with an error"
     )
 
 
@@ -318,6 +333,7 @@ def _gradient(client: Client, options: argparse.Namespace) -> int:
 
 
 def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
+    _check_output(options.output)
     world = world_of(options)
     return dict(
         **sent(client, world, options),
@@ -348,6 +364,12 @@ def _done(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> int
     return EXIT_OK
 
 
+def _check_output(path: str | None) -> None:
+    """Raises ValueError for a file that cannot be written, before anything runs."""
+    if path is not None and not pathlib.Path(path).parent.is_dir():
+        raise ValueError(f"--output {path}: there is no such folder")
+
+
 def _finish(options: argparse.Namespace, result: Any) -> int:
     fields = report.result_dict(result)
     if options.program:
@@ -355,13 +377,17 @@ def _finish(options: argparse.Namespace, result: Any) -> int:
     if options.output is not None:
         _write(options.output, result)
     print_fields(options, fields, lambda _: report.result_text(result, options.program))
-    return EXIT_NONFINITE if options.fail_on_nonfinite and not result.ok.all() else EXIT_OK
+    bad = not result.ok.all() or any(halted.error for halted in result.halted)
+    return EXIT_NONFINITE if options.fail_on_nonfinite and bad else EXIT_OK
 
 
 def _write(path: str, result: Any) -> None:
     arrays = {"ok": result.ok}
     if result.value is not None:
-        arrays["value"] = np.asarray(result.value)
+        arrays |= {"value": np.asarray(result.value), "values": np.asarray(result.values)}
+    if result.halted:
+        ended = [h for h in result.halted if h.error]
+        arrays |= {"halted": np.array([h.instance for h in result.halted]), "ended": np.array([h.instance for h in ended])}
     for group in ("state", "trajectory", "initial", "params", "controls"):
         for name, array in getattr(result, group, {}).items():
             arrays[f"{group}.{name}"] = array
@@ -386,14 +412,13 @@ def _policy(options: argparse.Namespace) -> Policy:
 def _fail(options: argparse.Namespace, error: errors.SimgradError, code: int) -> int:
     print(f"simgrad: {error.code}: {error}", file=sys.stderr)
     if options.json:
-        fields = {
-            "error": {
-                "code": error.code,
-                "reason": error.reason,
-                "field": error.field,
-                "message": str(error),
-                "retry_after": error.retry_after,
-            }
-        }
-        print(json.dumps(fields, indent=2))
+        _print_error(error.code, str(error), error.reason, error.field, error.retry_after)
     return code
+
+
+def _print_error(
+    code: str, message: str, reason: str = "", field: str = "", retry_after: float | None = None
+) -> None:
+    """The JSON object of a failure, with the same fields whatever failed."""
+    error = {"code": code, "reason": reason, "field": field, "message": message, "retry_after": retry_after}
+    print(json.dumps({"error": error}, indent=2))

@@ -309,7 +309,7 @@ class Expression:
         raise TypeError(
             f"{self.builder.here()}Python cannot look at a value of the world, which has no number before "
             "the program runs. Instead of `if`: sg.where(c, a, b), or sg.cond(c, then, otherwise). "
-            "Instead of `while`: sg.while_loop. Instead of and, or, not: &, |, ~. Instead of max(a, b): np.maximum. A named test: event"
+            "Instead of `while`: sg.while_loop. Instead of and, or, not: &, |, ~. Instead of max(a, b): np.maximum. A test with a name: sg.test(\"name\", a < b)"
         )
 
     def __float__(self) -> float:

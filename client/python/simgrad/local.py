@@ -42,7 +42,7 @@ def server_binary(given: str | os.PathLike[str] | None = None) -> str:
         found = _CHECKOUT
     if not found:
         raise FileNotFoundError(
-            "there is no simgrad-server: install it (simgrad[server]), give server=, set SIMGRAD_SERVER, "
+            "there is no simgrad-server: install its wheel (scripts/wheels), give server=, set SIMGRAD_SERVER, "
             "put it on PATH, or build it (scripts/build release simgrad-server)"
         )
     return os.fspath(found)

@@ -6,6 +6,7 @@ import importlib
 import os
 import runpy
 import sys
+import traceback
 from typing import Any, Mapping
 
 from simgrad.world import World
@@ -46,16 +47,33 @@ def _configured(text: str, world: World, config: Mapping[str, Any]) -> World:
 
 
 def _members(source: str) -> Mapping[str, Any]:
-    if source.endswith(".py"):
+    is_file = source.endswith(".py")
+    try:
+        if not is_file:
+            return vars(importlib.import_module(source))
         sys.path.insert(0, os.path.dirname(os.path.abspath(source)))  # as Python does for a script
         return runpy.run_path(source)
-    try:
-        return vars(importlib.import_module(source))
+    except OSError:
+        raise
     except ModuleNotFoundError as error:
-        raise ValueError(f"--world {source}: {error}; a file ends in .py") from None
+        raise ValueError(f"--world {source}: {error}{'' if is_file else '; a file ends in .py'}") from None
+    except Exception as error:
+        at = _line_of(error)
+        raise ValueError(f"--world {source}: it fails{at} with {type(error).__name__}: {error}") from None
+
+
+def _line_of(error: Exception) -> str:
+    """The innermost line that is not Python's own, nor this package's."""
+    if isinstance(error, SyntaxError):
+        return f" at line {error.lineno}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    frames = [f for f in frames if not f.filename.startswith(os.path.dirname(__file__))] or frames
+    return f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
 
 
 def _whole(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_whole, value))
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -244,6 +244,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.count_nonzero: arrays.count_nonzero,
     np.max: _extreme("reduce_max"),
     np.min: _extreme("reduce_min"),
+    np.amax: _extreme("reduce_max"),
+    np.amin: _extreme("reduce_min"),
     np.ptp: spread,
     np.mean: _mean,
     np.average: arrays.average,

@@ -21,7 +21,7 @@ import grpc
 try:
     import ray
 except ImportError as _error:
-    raise ImportError("simgrad.ray runs servers on a cluster of Ray: pip install simgrad[ray]") from _error
+    raise ImportError("simgrad.ray runs servers on a cluster of Ray, which is not installed: pip install ray") from _error
 
 from simgrad import pool
 from simgrad.local import LocalClient, local

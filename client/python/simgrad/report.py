@@ -9,6 +9,7 @@ from typing import Any, Mapping
 import numpy as np
 from google.protobuf import json_format
 
+from simgrad import summary
 from simgrad.diagnostics import REASONS, BackwardTrace, RangeCounts
 from simgrad.results import Gradient, Program, Rollout
 from simgrad.why.compare import Comparison
@@ -69,6 +70,7 @@ def result_dict(result: Rollout) -> dict[str, Any]:
         "steps": result.steps,
         "ok": int(result.ok.sum()),
         "health": [dict(vars(entry)) for entry in result.health],
+        "halted": [dict(vars(halted)) for halted in result.halted],
         "path_signature": f"{result.path_signature:016x}",
         "path_signatures": [f"{s:016x}" for s in result.path_signatures.tolist()],
         "value": result.value,
@@ -98,6 +100,7 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             "near_stopped": site.near_stopped,
             "near_continued": site.near_continued,
             "nan_margins": site.nan_margins,
+            "line": site.line,
         }
         if site.flat_values is not None:
             fields["sites"][name]["values"] = site.values
@@ -110,6 +113,8 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             "checks": event.checks,
             "nan_margins": event.nan_margins,
             "first_step": event.first_step,
+            "kind": event.kind,
+            "line": event.line,
         }
     if isinstance(result, Gradient):
         fields["gradients"] = {
@@ -221,9 +226,15 @@ def result_text(result: Rollout, program: bool = False) -> str:
             lines.append(f"{_LABELS.get(label, label)} {name}: {_short(np.asarray(array).tolist())}")
     lines += [f"site {trace!r}" for trace in result.sites.values()]
     lines += [f"event {trace!r}" for trace in result.events.values()]
+    lines += [f"halted: {said}" for said in summary.halts(result.halted)]
     if isinstance(result, Gradient):
         for name, count in result.connected.items():
             lines.append(f"{name}: connected in {count} of {result.instances} instances")
+        lines += [f"warning: {warning}" for warning in result.warnings]
+        if result.left_out:
+            lines.append(f"left out: {result.left_out} of {result.instances} instances, which are not finite")
+        if result.skipped:
+            lines.append(f"skipped: {summary.SKIPPED}")
     lines += [str(certificate) for certificate in result.certificates]
     if program:
         lines += ["", result.program.text.rstrip("\n")]

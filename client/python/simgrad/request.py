@@ -109,6 +109,7 @@ def rollout_spec(
     if not hasattr(steps, "__index__"):
         raise TypeError(f"steps is a whole number, not {steps!r}")
     [seed], ids = _unsigned("seed", [seed]), _unsigned("instance_ids", instance_ids)
+    [first_instance] = _unsigned("first_instance", [first_instance])
     if isinstance(record, str):
         record = (record,)
     if isinstance(margins, str):

@@ -11,7 +11,7 @@ import numpy as np
 
 _PACKAGE = str(pathlib.Path(__file__).parent)
 # The last is where NumPy before 1.25 dispatches its functions.
-_NOT_THE_USERS = (_PACKAGE, str(pathlib.Path(np.__file__).parent), "<__array_function__")
+_NOT_THE_USERS = (_PACKAGE, str(pathlib.Path(np.__file__).parent), "<__array_function__", "<frozen ")
 _WORLDS = str(pathlib.Path(_PACKAGE) / "worlds")
 
 

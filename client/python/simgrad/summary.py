@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from simgrad.hessian import HessianVector
     from simgrad.results import Gradient, Halted, Program, ResolvedPolicy, Rollout
 
+SKIPPED = "the scaled gradient was not finite"
 _COLUMNS = 79
 _LABEL = 12  # columns of what stands before the names
 
@@ -59,7 +60,7 @@ def _line(trace: "TerminationTrace | EventTrace") -> str:
     return f" ({trace.line})" if trace.line else ""
 
 
-def _halts(halted: "Sequence[Halted]") -> list[str]:
+def halts(halted: "Sequence[Halted]") -> list[str]:
     """For each halt that ended instances: how many, from which step on, where it stands, and what it says."""
     found: dict[tuple[str, bool, str, str], list[int]] = {}
     for one in halted:
@@ -155,7 +156,7 @@ def of_rollout(result: "Rollout", title: str = "Rollout") -> str:
     lines += _row("trajectory", _shapes(result.trajectory))
     lines += _row("sites", result.sites)
     lines += _row("events", result.events)
-    lines += _row("halted", _halts(result.halted))
+    lines += _row("halted", halts(result.halted))
     lines += _row("absorbed", [repr(a) for a in result.absorption.values() if a.absorbed])
     if result.certificates:
         lines += _row("born", [str(result.certificates[0])])
@@ -187,7 +188,7 @@ def of_gradient(result: "Gradient") -> str:
     if result.left_out:
         lines += _row("left out", [_count(result.left_out, "instance")])
     if result.skipped:
-        lines += _row("skipped", ["the scaled gradient was not finite"])
+        lines += _row("skipped", [SKIPPED])
     return "\n".join(lines)
 
 

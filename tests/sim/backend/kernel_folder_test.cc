@@ -2,6 +2,7 @@
 #include "sim/backend/kernel_folder.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <filesystem>
@@ -103,14 +104,40 @@ TEST_F(KernelFolderTest, WhatWasNotUsedForTheLongestTimeGoesBeyondTheBound) {
     fs::last_write_time(folder_ / (key + ".kernel"),
                         fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
   };
-  for (const char* key : {"a", "b", "c"}) cache.Keep(key, image);
-  minutes_ago("a", 3);
-  minutes_ago("b", 2);
-  minutes_ago("c", 1);
-  EXPECT_TRUE(cache.Find("a").has_value());  // used: now the youngest
-  cache.Keep("d", image);
-  EXPECT_FALSE(cache.Find("b").has_value());
-  for (const char* key : {"a", "c", "d"}) EXPECT_EQ(cache.Find(key), image) << key;
+  const auto key = [](const char* name) { return KernelKey({name}); };
+  for (const char* name : {"a", "b", "c"}) cache.Keep(key(name), image);
+  minutes_ago(key("a"), 3);
+  minutes_ago(key("b"), 2);
+  minutes_ago(key("c"), 1);
+  EXPECT_TRUE(cache.Find(key("a")).has_value());  // used: now the youngest
+  cache.Keep(key("d"), image);
+  EXPECT_FALSE(cache.Find(key("b")).has_value());
+  for (const char* name : {"a", "c", "d"}) EXPECT_EQ(cache.Find(key(name)), image) << name;
+}
+
+TEST_F(KernelFolderTest, FilesOfOthersStayWhateverTheirSize) {
+  const KernelFolder cache(folder_.string(), 2000);
+  const std::string hex = KernelKey({"other"});
+  const std::vector<std::string> others = {"thesis.tar", "notes.kernel", hex + ".kernels",
+                                           hex + ".kernel.txt", hex.substr(1) + ".kernel"};
+  for (const std::string& other : others) std::ofstream(folder_ / other) << std::string(3000, 'x');
+  for (const char* name : {"a", "b", "c"}) cache.Keep(KernelKey({name}), std::string(1000, 'k'));
+  for (const std::string& other : others) EXPECT_EQ(fs::file_size(folder_ / other), 3000u) << other;
+  EXPECT_EQ(cache.Find(KernelKey({"c"})), std::string(1000, 'k'));
+  EXPECT_FALSE(cache.Find(KernelKey({"a"})).has_value());
+}
+
+TEST_F(KernelFolderTest, WhatIsNoFileOfAKernelsSizeIsRefusedAndNotWaitedFor) {
+  const KernelFolder cache(folder_.string(), int64_t{1} << 20);
+  ASSERT_EQ(mkfifo((folder_ / "fifo.kernel").c_str(), 0600), 0);
+  EXPECT_FALSE(cache.Find("fifo").has_value());
+  std::ofstream(folder_ / "huge.kernel");
+  fs::permissions(folder_ / "huge.kernel", fs::perms::owner_read | fs::perms::owner_write);
+  fs::resize_file(folder_ / "huge.kernel", uint64_t{1} << 43);
+  EXPECT_FALSE(cache.Find("huge").has_value());
+  EXPECT_EQ(cache.refused(), 2);
+  cache.Keep("huge", "code");
+  EXPECT_EQ(cache.Find("huge"), "code");
 }
 
 TEST_F(KernelFolderTest, AFolderThatCannotBeWrittenHoldsNothing) {

@@ -321,6 +321,24 @@ TEST(Engine, FiniteOnlyLeavesOutAndCountsWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(all.value));
 }
 
+TEST(Engine, StepsOfTheReversalAreToldWhereTheyAreAskedFor) {
+  Work work = Balls({0, 1, 2}, SpecOf("f16"));
+  const WorkResult told = Done(work);
+  const auto bytes = sim::EstimateBytes(work);
+  work.gradient->tell_steps = false;
+  const WorkResult untold = Done(work);
+  EXPECT_TRUE(untold.backward.empty());
+  uint64_t nonfinite = 0;
+  for (const sim::BackwardStep& step : told.backward) nonfinite += step.nonfinite;
+  EXPECT_EQ(told.nonfinite_cotangents, nonfinite);
+  EXPECT_EQ(untold.nonfinite_cotangents, nonfinite);
+  for (size_t i = 0; i < told.gradients.size(); ++i) {
+    EXPECT_EQ(told.gradients[i].gradient, untold.gradients[i].gradient);
+  }
+  EXPECT_EQ(bytes - sim::EstimateBytes(work),
+            work.batch.steps * static_cast<int64_t>(sizeof(sim::BackwardStep)));
+}
+
 TEST(Engine, SkipsWhereTheLossScaleOverflowsTheGradient) {
   precision::PolicySpec spec = SpecOf("f32");
   spec.loss_scale = 0x1p127;

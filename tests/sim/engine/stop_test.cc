@@ -392,6 +392,7 @@ struct Seen {
   bool has_finished = false;  // the forward pass
   bool copies = false;        // states, now
   bool reverses = false;
+  int64_t asked_bytes = 0;  // of steps of the adjoint
   std::vector<std::weak_ptr<const void>> copied;
 
   bool AllIsGone() const {
@@ -412,6 +413,10 @@ class SeenRun : public sim::equality::ForwardingRun {
     seen_.copies = false;
     seen_.copied.push_back(copy);
     return copy;
+  }
+  int64_t AdjointBytes(int64_t first, int64_t count) const override {
+    ++seen_.asked_bytes;
+    return ForwardingRun::AdjointBytes(first, count);
   }
   absl::Status Finish() override {
     absl::Status finished = ForwardingRun::Finish();
@@ -515,6 +520,33 @@ TEST_P(Stop, InTheCopyBeforeAReversalEndsTheRunBeforeItReverses) {
     EXPECT_GE(seen.copied.size(), 2u);  // of the beginning, and of the end
     EXPECT_TRUE(seen.AllIsGone());
   }
+}
+
+TEST_P(Stop, WhileTheStepsOfAReversalAreLookedThroughEndsIt) {
+  constexpr int64_t kSteps = 20'000;
+  Builder b("long");
+  const Var x = b.State("x", {});
+  b.SetNext({0.5 * x});
+  b.AddObjective("end", nullptr, [](const Vars& states, const Vars&) { return states[0]; });
+  auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  auto program = tests::LowerForGradient(*world, tests::PolicyOf({.preset = "f32"}), "end");
+  ASSERT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, kSteps);
+  work.options.threads = 1;
+  tests::Bind(work, InputKind::kState, "x", tests::Shared({0.25}, {}));
+  Seen seen;
+  Leaver leaver(absl::DeadlineExceededError("late"));
+  work.options.stop = [&] {
+    leaver.has_left = leaver.has_left || seen.asked_bytes > 0;
+    return leaver.has_left;
+  };
+  const auto result =
+      sim::Engine(std::make_shared<SeenExecutor>(MakeExecutor(), seen)).Execute(work, leaver);
+  EXPECT_EQ(result.status(), leaver.why);
+  EXPECT_GT(seen.asked_bytes, 0);
+  EXPECT_LT(seen.asked_bytes, kSteps / 4);
+  EXPECT_FALSE(seen.reverses);
 }
 
 TEST(ReferenceStop, IsAskedForWhileInstancesAreMade) {

@@ -23,7 +23,7 @@ _FIRST, _PAST = (0, 10), (0, 11)
 if not _FIRST <= _jax.__version_info__[:2] < _PAST:
     _warnings.warn(
         f"simgrad.jax knows JAX {_FIRST[0]}.{_FIRST[1]} up to, and not including, {_PAST[0]}.{_PAST[1]}; this is "
-        f"{_jax.__version__}, of which steps may not lower: pip install 'simgrad[jax]'",
+        f"{_jax.__version__}, of which steps may not lower: pip install 'jax~={_FIRST[0]}.{_FIRST[1]}.0'",
         stacklevel=2,
     )
 

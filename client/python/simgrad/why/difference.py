@@ -42,12 +42,14 @@ class GradientDifference(Difference):
       counted: instances that count (Gradient.counted).
       zero: of these, instances whose gradient is 0 in every element.
       gated_by: the site that gated a disconnected input; "" where none did.
+      finite: whether every number of the gradient is finite.
     """
 
     connected: tuple[int, int]
     counted: tuple[int, int]
     zero: tuple[int, int]
     gated_by: tuple[str, str]
+    finite: tuple[bool, bool]
 
 
 def difference(reference: np.ndarray, other: np.ndarray) -> Difference:
@@ -107,6 +109,7 @@ def gradient_differences(reference: Gradient, other: Gradient) -> dict[str, Grad
             counted=(reference.counted, other.counted),
             zero=(zeros(reference, name), zeros(other, name)),
             gated_by=(reference.gated_by[name], other.gated_by[name]),
+            finite=(bool(np.isfinite(a[name]).all()), bool(np.isfinite(b[name]).all())),
         )
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from simgrad.why.compare import Pair
-    from simgrad.why.difference import Difference
+    from simgrad.why.difference import GradientDifference
     from simgrad.why.fork import Fork, Forks, Side
 
 
@@ -270,10 +270,11 @@ def _of_gradients(pair: Pair) -> list[Sentence]:
     return said
 
 
-def _beyond(pair: Pair, off: Difference) -> str:
+def _beyond(pair: Pair, off: GradientDifference) -> str:
     """The words for a difference whose relative size is not finite."""
     if np.isnan(off.relative):
-        return f"is not finite in {pair.other} or in {pair.reference}"
+        bad = [name for name, finite in ((pair.other, off.finite[1]), (pair.reference, off.finite[0])) if not finite]
+        return f"is not finite in {' and in '.join(bad)}"
     return f"in {pair.other} is off by {off.largest:.3g} at most, where that in {pair.reference} is zero"
 
 

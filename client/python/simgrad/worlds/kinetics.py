@@ -45,6 +45,8 @@ def kinetics(
       newton_tol: where Newton stops, by the change of any number; None: atol / 1000.
     Observables: error (of the try), accepted. Objectives: first, last (of y).
     """
+    if isinstance(system, str) and system not in SYSTEMS:
+        raise ValueError(f"system {system!r}: one of {', '.join(SYSTEMS)}, or a System")
     chosen = SYSTEMS[system] if isinstance(system, str) else system
     species, tol = len(chosen.start), atol / 1000 if newton_tol is None else newton_tol
     stop = float(chosen.end if end is None else end)
