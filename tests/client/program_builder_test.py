@@ -286,3 +286,12 @@ def test_draws_and_halts_are_operations():
     assert ops(program.step).count("normal") == ops(program.step).count("uniform") == 1
     halt = program.step.ops[-1]
     assert (halt.code, halt.decision_site, halt.error, len(halt.results)) == ("halt", "far", True, 0)
+
+
+@pytest.mark.parametrize("name", ["é", "two words", "", "a/b", "x" * 129, 3])
+def test_a_name_that_a_server_would_refuse_is_refused_with_its_line(name):
+    b = ProgramBuilder("w")
+    x = b.state("x")
+    for wrong in (lambda: b.param(name), lambda: b.observe(name, x), lambda: b.objective(name, terminal=lambda s, e: s["x"])):
+        with pytest.raises(ValueError, match=r"program_builder_test.py:\d+: .*letters of ASCII, digits, '_', '-' and '.'"):
+            wrong()

@@ -16,6 +16,7 @@ Shapes are per instance and meet by NumPy's broadcasting. `simgrad.world` writes
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from simgrad import numpy_functions
@@ -26,6 +27,9 @@ from .constants import default_of
 from .control_flow import ControlFlow
 from .expression import Expression
 from .operation_writer import INPUTS, STEP
+
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class ProgramBuilder(ControlFlow):
@@ -196,6 +200,7 @@ class ProgramBuilder(ControlFlow):
     def observe(self, name: str, x: Any) -> None:
         """Exports a value of the step, as an observable of the trajectory and for costs."""
         value = self.value(x)
+        self._check_name(name)
         if self._scope_of[value.value] not in (INPUTS, STEP):
             raise ValueError(
                 f"{self.here()}observe({name!r}): the value was made inside a loop or a branch: return it from there, "
@@ -217,6 +222,7 @@ class ProgramBuilder(ControlFlow):
           terminal: returns the scalar cost of (final states by name, exports of the last step by
             name).
         """
+        self._check_name(name)
         objective = self.program.objectives.add(name=name)
         with self.role("objective"):
             if stage is not None:
@@ -245,6 +251,13 @@ class ProgramBuilder(ControlFlow):
 
     # ---- Internal ----
 
+    def _check_name(self, name: str) -> None:
+        """Raises ValueError for what a server takes for no name."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{self.here()}{name!r}: a name has 1 to 128 letters of ASCII, digits, '_', '-' and '.'"
+            )
+
     def _input(
         self,
         kind: int,
@@ -253,6 +266,7 @@ class ProgramBuilder(ControlFlow):
         default: float | None = None,
         element: int = ELEMENT_TYPE_REAL,
     ) -> Expression:
+        self._check_name(name)
         number = default_of(f"{self.here()}{name}", default, element)
         value = self._new(shape, element, name)
         self._scope_of[value.value] = self._scopes[0]
