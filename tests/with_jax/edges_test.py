@@ -435,3 +435,67 @@ def test_an_init_that_asks_for_a_control_is_told_what_there_is():
             control={"u": 0.0},
             init=lambda control: {"x": control["u"]},
         )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.take(x, np.array([0, 2, 7])),
+        lambda x: x.at[np.array([1, 5, 0])].get(mode="fill"),
+        lambda x: x.at[np.array([1, 5, 0])].get(mode="fill", fill_value=-1.0),
+    ],
+)
+def test_a_known_place_outside_an_array_has_what_jax_puts_there(client, function):
+    x = np.array([2.0, 4.0, 8.0])
+    np.testing.assert_array_equal(values_of(client, function, x[None])[0], function(jnp.asarray(x)))
+
+
+def test_arrays_are_taken_apart_along_every_axis(client):
+    x = np.arange(24.0).reshape(2, 3, 4)
+    for axis in (0, 1, -1):
+        function = lambda x: sum((k + 1) * jnp.sum(p) for k, p in enumerate(jnp.unstack(x, axis=axis))) * jnp.ones((2, 3, 4))
+        np.testing.assert_array_equal(values_of(client, function, x[None])[0], function(jnp.asarray(x)))
+    energy = lambda q: jnp.sum(jnp.stack([q[0], jnp.sin(q[1])]) ** 2)
+    np.testing.assert_allclose(values_of(client, jax.grad(energy), [[0.3, 0.5]])[0], jax.grad(energy)(jnp.array([0.3, 0.5])))
+
+
+@pytest.mark.parametrize("first", [0, 3, 25, 30])
+def test_a_loop_under_vmap_has_the_cap_of_its_test(client, first):
+    def halved(x):
+        goes_on = lambda c: (jnp.abs(c[0]) > 1e-3) & (c[1] < 25)
+        return lax.while_loop(goes_on, lambda c: (0.5 * c[0], c[1] + 1), (x, first))[0]
+
+    function = lambda x: 2.0 * jax.vmap(halved)(x)
+    x = np.array([1.0, 100.0, 1e-4, 1e30])
+    world = world_of(function, (4,))
+    np.testing.assert_array_equal(values_of(client, function, x[None])[0], function(jnp.asarray(x)))
+    caps = [op.max_iter for op in world.program.step.ops if op.code == "while"]
+    assert caps == ([25 - first] if first < 25 else [])
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: np.sin(x), "NumPy is given a value of the step"),
+        (lambda x: x * [1.0, 2.0, 3.0][x.argmax()], "Python takes a value of the step for an index or a count"),
+        (lambda x: lax.top_k(x, 2)[0].sum() * x, "jnp.argsort"),
+    ],
+)
+def test_mistakes_of_python_are_told_with_the_line_and_what_to_write(function, said):
+    with pytest.raises(simgrad.jax.JaxWorldError, match=r"edges_test.py:\d+: ") as failed:
+        world_of(function, (3,))
+    assert said in str(failed.value)
+
+
+def test_a_step_that_changes_nothing_gives_what_was_sent(client):
+    world = simgrad.jax.world(lambda state: dict(state), state={"x": np.zeros(2), "n": np.int32(3)}, objective={"x": lambda state: jnp.sum(state["x"])})
+    for sent in ({"x": np.array([3.0, 4.0]), "n": np.int32(3)}, {"x": np.zeros(2), "n": np.int32(3)}):
+        try:
+            made = client.rollout(world, steps=2, initial=sent, policy="f64").state
+        except ValueError as refused:
+            assert "state x is part of the world, and has another number here" in str(refused)
+        else:
+            np.testing.assert_array_equal(made["x"], [sent["x"]])
+            assert made["n"] == 3
+    identity = simgrad.jax.world(lambda x: x, state=np.zeros(2))
+    np.testing.assert_array_equal(client.rollout(identity, steps=2, initial=np.array([[3.0, 4.0]]), policy="f64").state, [[3.0, 4.0]])

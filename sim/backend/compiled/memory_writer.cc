@@ -224,6 +224,12 @@ void MemoryWriter::LoadUniform(const Statement& s) {
   f_.SetUniform(s.result, f_.FromStored(carrier, load));
 }
 
+// Whether the turns of a loop whose turns are independent otherwise share the buffer: each adds to
+// whether an input is connected, in any order.
+bool MemoryWriter::IsOfAllTurns(const Buffer& buffer) {
+  return buffer.kind == BufferKind::kConnected;
+}
+
 Value* MemoryWriter::LoadPart(const Statement& s, Value* element, size_t part) {
   const Buffer& buffer = BufferOf(s.buffer);
   const Local& local = locals_[IndexOf(s.buffer)];
@@ -233,7 +239,7 @@ Value* MemoryWriter::LoadPart(const Statement& s, Value* element, size_t part) {
     return Gather(f_, type, MovedLanes(f_, s.index, type, MemoryOf(buffer, local), element, part));
   }
   auto* const load = LoadVector(type, MemoryOf(buffer, local), VectorNumber(f_, element, part));
-  f_.MarkParallel(load, local.loops);
+  if (!IsOfAllTurns(buffer)) f_.MarkParallel(load, local.loops);
   return load;
 }
 
@@ -367,7 +373,7 @@ void MemoryWriter::StorePart(const Statement& s, Value* element, bool masked, si
               : b_.CreateGEP(type, MemoryOf(buffer, local), VectorNumber(f_, element, part));
   Value* value = f_.ToStored(buffer.carrier, f_.Part(s.operands[0], part));
   const auto mark = [&](Value* access) {
-    if (!is_kept) f_.MarkParallel(access, local.loops);
+    if (!is_kept && !IsOfAllTurns(buffer)) f_.MarkParallel(access, local.loops);
     return access;
   };
   if (masked && !IsAlways(f_.Mask(part))) {

@@ -75,6 +75,7 @@ class MemoryWriter {
   llvm::Value* MemoryOf(const plan::Buffer& buffer, const Local& local);
 
   llvm::LoadInst* LoadVector(llvm::Type* type, llvm::Value* memory, llvm::Value* vector_index);
+  static bool IsOfAllTurns(const plan::Buffer& buffer);
   llvm::Value* LoadPart(const plan::Statement& s, llvm::Value* element, size_t part);
   void StorePart(const plan::Statement& s, llvm::Value* element, bool masked, size_t part);
   void LoadInput(const plan::Statement& s, const plan::Buffer& buffer);

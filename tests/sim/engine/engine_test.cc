@@ -322,7 +322,7 @@ TEST(Engine, FiniteOnlyLeavesOutAndCountsWhatIsNotFinite) {
 }
 
 TEST(Engine, StepsOfTheReversalAreToldWhereTheyAreAskedFor) {
-  Work work = Balls({0, 1, 2}, SpecOf("f16"));
+  Work work = Balls({0, 1, 2}, SpecOf("f16_unsafe"));
   const WorkResult told = Done(work);
   const auto bytes = sim::EstimateBytes(work);
   work.gradient->tell_steps = false;

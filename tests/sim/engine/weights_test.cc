@@ -302,7 +302,8 @@ TEST_P(WeightsTest, LeaveOutWhatIsNotFiniteThoughOnlyTheReversalTells) {
   EXPECT_EQ(result.left_out, 2);
   EXPECT_EQ(result.health[5].phase, sim::Phase::kAdjoint);
   EXPECT_EQ(result.health[9].phase, sim::Phase::kInput);
-  EXPECT_FALSE(result.skipped);
+  EXPECT_EQ(result.overflowed, 1);  // a smaller scale may keep it
+  EXPECT_TRUE(result.skipped);
   Work others = WorkFor(As::kWeights, finite, "f32");
   others.weights = WeightsFor(finite, false);
   const WorkResult expected = Done(others, executor());

@@ -197,6 +197,15 @@ class Lowering:
 
     def _own(self, equation: Any, operands: Operands) -> list[Value]:
         """A primitive of someone's own: its implementation is traced, and lowered in its place."""
+        traced = self.implementation(equation)
+        name = equation.primitive.name
+        if name in primitives_of(traced):
+            raise NotLowered(f"primitive {name!r} has no rule", _HINTS.get(name, ""))
+        self.graph.notes[f"{name}: its implementation"] += 1
+        return self.jaxpr(traced, operands)
+
+    def implementation(self, equation: Any) -> Any:
+        """The jaxpr of what a primitive of someone's own does."""
         implementation = getattr(equation.primitive, "impl", None)
         name = equation.primitive.name
         refused = NotLowered(f"primitive {name!r} has no rule", _HINTS.get(name, ""))
@@ -207,10 +216,7 @@ class Lowering:
             traced = jax.make_jaxpr(lambda *args: implementation(*args, **equation.params))(*types)
         except Exception:
             raise refused from None
-        if name in primitives_of(traced):
-            raise refused
-        self.graph.notes[f"{name}: its implementation"] += 1
-        return self.jaxpr(traced, operands)
+        return traced
 
     def placeholder(self, aval: Any) -> Value:
         """Stands for what could not be lowered; the world is refused in the end."""
@@ -223,6 +229,13 @@ class Lowering:
 _HINTS = {
     "eigh": "write the world without eigenvalues, or hold them constant",
     "svd": "write the world without singular values, or hold them constant",
+    "top_k": "jnp.argsort(-x)[:k] gives the places, and x at them the numbers",
+    "tridiagonal_solve": "two jax.lax.scan, forward to eliminate and back to substitute, or jnp.linalg.solve",
+    "conv_general_dilated": "add up products with jnp.roll or slices, a term for each weight",
+    "reduce_window_max": "jnp.maximum of jnp.roll or slices, one for each place of the window",
+    "reduce_window_min": "jnp.minimum of jnp.roll or slices, one for each place of the window",
+    "reduce_window_sum": "add up jnp.roll or slices, one for each place of the window",
+    "fft": "a product with the constant matrices of cosines and sines, real and imaginary parts apart",
 }
 # The names that the language has for JAX's formats of reals.
 FORMATS = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}

@@ -197,8 +197,10 @@ def _bound(equation: Any, operands: list[Any]) -> list[Any]:
 
 @rule("custom_linear_solve")
 def _custom_linear_solve(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
-    """With the derivative of a solution: the matrix gets -w x' of w, which solves the transposed
-    system. It does not matter how the solution was found."""
+    """With the derivative of a solution: the matrix gets -w x' of w, which solves the transposed system.
+    It does not matter how the solution was found, if the solver is linear in the right side. One that stops by a
+    test is not: of a residual, which is nothing or noise, it gives no derivative. That of the iterations that
+    ran is taken then."""
     lengths = list(equation.params["const_lengths"])
     ends = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
     of_matvec, _, of_solve, _ = (operands[a:b] for a, b in zip(ends, ends[1:]))
@@ -208,7 +210,10 @@ def _custom_linear_solve(low: Lowering, equation: Any, operands: Operands) -> li
     if dense is not None:
         return [dense]
     graph = low.graph
-    low.graph.notes["custom_linear_solve: its derivative by a second solve"] += 1
+    if not _is_linear(jaxprs.solve, of_solve, right):
+        graph.notes["custom_linear_solve: the derivative of the iterations that ran, as its solver is not linear"] += 1
+        return low.jaxpr(jaxprs.solve, [*of_solve, *right])
+    graph.notes["custom_linear_solve: its derivative by a second solve"] += 1
     found = [_frozen(graph, x) for x in low.jaxpr(jaxprs.solve, [*of_solve, *right])]
     # x + (y - y) is x; y = S(b - A x) carries the derivative by b and by A.
     products = low.jaxpr(jaxprs.matvec, [*of_matvec, *found])
@@ -216,6 +221,66 @@ def _custom_linear_solve(low: Lowering, equation: Any, operands: Operands) -> li
     carrying = low.jaxpr(jaxprs.solve, [*of_solve, *left])
     zeros = [graph.arithmetic("sub", y, _frozen(graph, y)) for y in carrying]
     return [graph.arithmetic("add", x, zero) for x, zero in zip(found, zeros)]
+
+
+@rule("linear_solve")
+def _linear_solve(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """lineax's solve, which reads the matrix from a state that holds it constant. With the state of the matrix
+    itself the derivative is that of the factors, or of the iterations that ran; where that cannot be made, its
+    author's, by a second solve."""
+    traced, graph = low.implementation(equation), low.graph
+    reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
+    read = {id(v) for e in traced.jaxpr.eqns for v in e.invars} | {id(v) for v in traced.jaxpr.outvars}
+    is_read = [id(v) in read for v in traced.jaxpr.invars]
+    if all(is_read[k] for k in reals):
+        return low.jaxpr(traced, operands)
+    known: dict[Node, Value] = {}
+    try:
+        moving = [_moving(graph, x, known) for x in operands]
+    except RecursionError:  # what is held constant goes far back
+        moving = list(operands)
+    states = [k for k, x in enumerate(operands) if is_read[k] and k not in reals and x.dtype == REAL]
+    if all(isinstance(moving[k], Node) and moving[k].is_active for k in states):
+        return low.jaxpr(traced, moving)
+    graph.notes["linear_solve: its derivative by a second solve"] += 1
+    found = low.jaxpr(traced, operands)
+    tangents = [graph.motion(operands[k]) for k in reals]
+    frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
+    moved = iter(low.jaxpr(_rule_of(equation, operands, reals), [*frozen, *tangents]))
+    return [
+        _carrying(graph, x, next(moved)) if neutral(v.aval.dtype) == REAL else x
+        for x, v in zip(found, equation.outvars)
+    ]
+
+
+def _moving(graph: Graph, x: Value, made: dict[Node, Value]) -> Value:
+    """x as it is computed of what was held constant for it; `made` has what is known already."""
+    if not isinstance(x, Node) or x.is_active:
+        return x
+    if x not in made:
+        made[x] = x
+        if x.op == "stop_gradient":
+            made[x] = _moving(graph, graph.value(x.operands[0]), made)
+        elif x.op not in ("input", "argument", "literal", "result") and not x.regions:
+            operands = [_moving(graph, graph.value(y), made) for y in x.operands]
+            if any(isinstance(y, Node) and y.is_active for y in operands):
+                made[x] = graph.make(x.op, operands, x.attributes, x.shape, x.dtype)
+    return made[x]
+
+
+def _is_linear(solve: Any, of_solve: Operands, right: Operands) -> bool:
+    """Whether JAX can transpose the solver by its right side."""
+    run = jax.extend.core.jaxpr_as_fun(solve)
+    given, types = ([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in xs] for xs in (of_solve, right))
+
+    def transposed(constants: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        return jax.linear_transpose(lambda *b: run(*constants, *b), *types)(list(cotangents))
+
+    try:
+        jax.make_jaxpr(transposed)(given, types)
+    except Exception:  # whatever JAX raises of an operation that has no transpose
+        return False
+    return True
 
 
 def _frozen(graph: Graph, x: Value) -> Value:

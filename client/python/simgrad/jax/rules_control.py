@@ -86,7 +86,8 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     for_test, for_body = operands[:tests], operands[tests : tests + bodies]
     initial = list(operands[tests + bodies :])
     test_of, body_of = params["cond_jaxpr"], params["body_jaxpr"]
-    if test_of.out_avals[0].shape:
+    is_batched = bool(test_of.out_avals[0].shape)
+    if is_batched:
         test_of, body_of = _together(test_of, body_of, tests)
         for_body = [*for_test, *for_body]
     body = _lowered_body(low, body_of, "while", for_body, initial)
@@ -97,9 +98,11 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         if bool(goes_on):
             low.problems.add(line, "a while_loop that never stops", "its test is always true")
         return initial
-    bounds = [_bound(graph, leaf, initial, body) for leaf in _conjuncts(goes_on)]
+    bounds = [_bound(graph, leaf, initial, body, is_batched) for leaf in _conjuncts(goes_on, True, is_batched)]
     known = [b for b in bounds if b is not None]
-    if len(bounds) == 1 and known:
+    if 0 in known:
+        return initial
+    if len(bounds) == 1 and known and not is_batched:
         return _counted(graph, known[0], initial, body, line)
     cap = _cap(low, line, known)
     return _while_node(graph, goes_on, tested, initial, body, cap, line)
@@ -175,14 +178,17 @@ def _results(
     return made
 
 
-def _conjuncts(x: Node, held: bool = True) -> list[tuple[Node, bool]]:
-    """Tests that must all come out as said for x to be as `held` says."""
+def _conjuncts(x: Node, held: bool = True, is_batched: bool = False) -> list[tuple[Node, bool]]:
+    """Tests that must all come out as said for x to be as `held` says; of a loop that is batched, in one element at
+    least."""
     if x.op == "not":
-        return _conjuncts(x.operands[0], not held)
+        return _conjuncts(x.operands[0], not held, is_batched)
     if x.op == ("and" if held else "or"):
-        return [leaf for y in x.operands for leaf in _conjuncts(y, held)]
+        return [leaf for y in x.operands for leaf in _conjuncts(y, held, is_batched)]
     if x.op in ("reshape", "convert") and x.operands[0].dtype == BOOL:
-        return _conjuncts(x.operands[0], held)
+        return _conjuncts(x.operands[0], held, is_batched)
+    if x.op == "any" and held and is_batched:
+        return _conjuncts(x.operands[0], held, is_batched)
     return [(x, held)]
 
 
@@ -192,23 +198,24 @@ _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
 
 
 def _bound(
-    graph: Graph, leaf: tuple[Node, bool], initial: Sequence[Value], body: _Body
+    graph: Graph, leaf: tuple[Node, bool], initial: Sequence[Value], body: _Body, is_batched: bool
 ) -> int | None:
-    """How often a loop may turn while a test holds that compares a counter with a constant."""
+    """How often a loop may turn while a test holds that compares a counter with a constant. Of one that is batched
+    all elements count from one number to one number."""
     test, held = leaf
     code = (_WHERE_TRUE if held else _WHERE_FALSE).get(test.op)
     if code is None or len(test.operands) != 2:
         return None
-    counter, limit = (graph.value(_through(x)) for x in test.operands)
+    counter, limit = (_one_number(graph.value(_through(x)), is_batched) for x in test.operands)
     if isinstance(limit, Node):
         counter, limit, code = limit, counter, _MIRRORED[code]
     if isinstance(limit, Node) or not isinstance(counter, Node) or counter.dtype.kind not in "iu":
         return None
-    if counter.op != "argument" or counter.attributes["kind"] != "carry" or counter.shape:
+    if counter.op != "argument" or counter.attributes["kind"] != "carry" or (counter.shape and not is_batched):
         return None
     k = counter.attributes["index"]
-    step, start = _step(graph, body, k), initial[k]
-    if step is None or isinstance(start, Node):
+    step, start = _step(graph, body, k, is_batched), _one_number(initial[k], is_batched)
+    if step is None or isinstance(start, Node) or start.shape:
         return None
     distance = int(limit) - int(start)
     if code in ("le", "ge"):
@@ -219,6 +226,17 @@ def _bound(
     return max(0, -(-distance // step))
 
 
+def _one_number(x: Value, is_batched: bool) -> Value:
+    """A constant array of one number as that number, and a counter that stands for all elements."""
+    if not is_batched:
+        return x
+    if not isinstance(x, Node):
+        return np.asarray(x.flat[0]) if x.size and (x == x.flat[0]).all() else x
+    while x.op in ("broadcast", "reshape"):
+        x = x.operands[0]
+    return x
+
+
 def _through(x: Node) -> Node:
     """Behind conversions of integers."""
     while x.op == "convert" and x.operands[0].dtype.kind in "iu" and x.dtype.kind in "iu":
@@ -226,19 +244,22 @@ def _through(x: Node) -> Node:
     return x
 
 
-def _step(graph: Graph, body: _Body, k: int) -> int | None:
-    """By how much the body changes a counter, a constant that is not 0."""
+def _step(graph: Graph, body: _Body, k: int, is_batched: bool) -> int | None:
+    """By how much the body changes a counter, a constant that is not 0; of a loop that is batched in the elements
+    that go on, where others keep theirs."""
     result = body.results[k]
     if not isinstance(result, Node):
         return None
     changed = _through(result)
+    if is_batched and changed.op == "select" and _through(changed.operands[2]) is body.arguments[k]:
+        changed = _through(changed.operands[1])
     if changed.op not in ("add", "sub"):
         return None
     parts = [_through(x) for x in changed.operands]
-    numbers = [graph.value(x) for x in changed.operands]
+    numbers = [_one_number(graph.value(x), is_batched) for x in changed.operands]
     for mine, other in ((0, 1), (1, 0)):
         number = numbers[other]
-        if parts[mine] is body.arguments[k] and not isinstance(number, Node):
+        if parts[mine] is body.arguments[k] and not isinstance(number, Node) and not number.shape:
             if changed.op == "sub" and mine == 1:
                 return None
             step = int(number) if changed.op == "add" else -int(number)

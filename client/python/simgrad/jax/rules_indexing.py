@@ -135,7 +135,10 @@ def _gather(low: Lowering, equation: Any, operands: Operands) -> Value:
         return graph.transpose(found, windows.order(array.shape, len(result)))
     flat = _flat_index(low, indices, array.shape, windows, result, outside)
     if not isinstance(flat, Node):
-        return graph.take([array], flat, fill)
+        if fill is None or not np.isnan(fill):
+            return graph.take([array], flat, fill)
+        found = graph.take([array], np.maximum(flat, 0), None)
+        return graph.select(flat >= 0, found, np.full(result, fill, array.dtype))
     line = graph.reshape(array, (size_of(array.shape),))
     found = graph.emit("gather", line, graph.as_index(flat), axis=0)
     if fill is None:

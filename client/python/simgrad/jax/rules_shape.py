@@ -89,6 +89,14 @@ def _split(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     return parts
 
 
+@rule("unstack")
+def _unstack(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    axis, x = int(equation.params["axis"]), operands[0]
+    part = [*x.shape[:axis], 1, *x.shape[axis + 1 :]]
+    starts = ([0] * axis + [k] + [0] * (len(part) - axis - 1) for k in range(x.shape[axis]))
+    return [low.graph.reshape(low.graph.slice(x, start, part), v.aval.shape) for start, v in zip(starts, equation.outvars)]
+
+
 @rule("empty", "empty2")
 def _empty(low: Lowering, equation: Any, operands: Operands) -> Value:
     """An array that JAX fills before it reads it: of zeros."""

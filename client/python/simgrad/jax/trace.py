@@ -87,6 +87,8 @@ def traced(
             return jax.make_jaxpr(flat)(*examples), shape[-1]
         except (jax.errors.TracerBoolConversionError, jax.errors.ConcretizationTypeError) as error:
             raise _python_error(error, what) from error
+        except (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError) as error:
+            raise _python_error(error, what) from error
         except jax.errors.NonConcreteBooleanIndexError as error:
             raise _python_error(error, what) from error
 
@@ -103,6 +105,12 @@ def _python_error(error: Exception, what: str) -> JaxWorldError:
     if isinstance(error, jax.errors.TracerBoolConversionError):
         problem = f"Python decides on a value of the {what}: {text}"
         hint = "use jax.lax.cond, jnp.where or jax.lax.while_loop, or make it a constant"
+    elif isinstance(error, jax.errors.TracerArrayConversionError):
+        problem = f"NumPy is given a value of the {what}: {text}"
+        hint = "use the function of jax.numpy that has its name"
+    elif isinstance(error, jax.errors.TracerIntegerConversionError):
+        problem = f"Python takes a value of the {what} for an index or a count: {text}"
+        hint = "index an array of jax.numpy, not a list; a count is a constant"
     elif isinstance(error, jax.errors.NonConcreteBooleanIndexError):
         problem = f"a shape that depends on data: {text}"
         hint = "use jnp.where with three arguments, or a mask with size="
@@ -241,6 +249,10 @@ class StepFinder:
             if not same:
                 break
             constants |= same
+        leaves = {("state", name) for name in self._state.names}
+        if leaves <= constants:  # a world has a state, here one that stands still
+            constants.discard(("state", self._state.names[0]))
+            made = lowered(self.jaxpr, self._ordered, constants, self._options)
         return self._classified(made, constants, read_by_costs(constants))
 
     def _handed_through(self) -> set[tuple[str, str]]:
