@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import jaxopt
 import lineax as lx
 import numpy as np
+import optimistix
 import pytest
 import simgrad.jax
 
@@ -71,20 +72,60 @@ def test_the_gradient_of_a_solve_is_that_of_the_solution(client, name):
         np.testing.assert_allclose(g.params[group], expected[group], rtol=1e-7, atol=1e-9, err_msg=group)
 
 
-def test_implicit_steps_of_heat_carry_their_gradient_through_an_absolute_tolerance(client):
-    start = np.sin(np.linspace(0, 5, 16))
+# Conjugate gradients make no turn of a start of nothing, and one of a uniform start, which the matrix maps to itself.
+STARTS = {"waves": np.sin(np.linspace(0, 5, 16)), "uniform": np.ones(16), "nothing": np.zeros(16)}
+FORCE = np.random.default_rng(1).standard_normal(16)
 
-    def heat(state, params):
-        turned = lambda u: u - params["k"] * 0.1 * (jnp.roll(u, 1) + jnp.roll(u, -1) - 2 * u)
-        return jax.scipy.sparse.linalg.cg(turned, state, tol=0.0, atol=1e-8, maxiter=50)[0]
 
-    def loss(k):
-        u = jnp.asarray(start)
-        for _ in range(10):
+def heat(state, params):
+    turned = lambda u: u - params["k"] * 0.1 * (jnp.roll(u, 1) + jnp.roll(u, -1) - 2 * u)
+    return jax.scipy.sparse.linalg.cg(turned, state, tol=0.0, atol=1e-8, maxiter=50)[0]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_implicit_steps_of_heat_carry_their_gradient_whatever_they_start_from(client, start):
+    def loss(u, k):
+        for _ in range(5):
             u = heat(u, {"k": k})
-        return jnp.sum(u**2)
+        return jnp.sum(FORCE * u)
 
-    world = simgrad.jax.world(heat, state=start, params={"k": 3.0}, objective={"c": lambda u: jnp.sum(u**2)})
-    g = client.gradient(world, steps=10, initial=start, params={"k": 3.0}, objective="c", policy="f64")
-    np.testing.assert_allclose(g.params["k"], jax.grad(loss)(3.0), rtol=1e-5)
-    assert "the derivative of the iterations that ran" in str(world.report())
+    u = STARTS[start]
+    world = simgrad.jax.world(heat, state=u, params={"k": 3.0}, objective={"c": lambda u: jnp.sum(FORCE * u)})
+    g = client.gradient(world, steps=5, initial=u, params={"k": 3.0}, objective="c", policy="f64")
+    by_u, by_k = jax.grad(loss, argnums=(0, 1))(jnp.asarray(u), 3.0)
+    np.testing.assert_allclose(np.asarray(g.initial).reshape(-1), by_u, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(g.params["k"], by_k, rtol=1e-5, atol=1e-7)
+    assert "by a second solve, of random numbers, as its solver stops by a test" in str(world.report())
+
+
+def test_the_iterations_are_differentiated_where_custom_derivatives_are_not_kept(client):
+    u = STARTS["waves"]
+    world = simgrad.jax.world(
+        heat, state=u, params={"k": 3.0}, objective={"c": lambda u: jnp.sum(FORCE * u)}, custom="inline"
+    )
+    slope = client.gradient(world, steps=5, initial=u, params={"k": 3.0}, objective="c", policy="f64").params["k"]
+    value = lambda k: client.gradient(world, steps=5, initial=u, params={"k": k}, objective="c", policy="f64").value
+    np.testing.assert_allclose(slope, (value(3 + 1e-5) - value(3 - 1e-5)) / 2e-5, rtol=1e-4)
+    assert "random numbers" not in str(world.report())
+
+
+@pytest.mark.parametrize("linear", [lx.AutoLinearSolver(well_posed=True), lx.BiCGStab(**STEPS)])
+def test_an_implicit_derivative_of_a_root_solves_for_its_tangents(client, linear):
+    given = {"k": np.array([1.0, 2.0, 3.0]), "b": np.array([2.0, 1.0, 4.0])}
+    adjoint = optimistix.ImplicitAdjoint(linear_solver=linear)
+
+    def root(p):
+        newton = optimistix.Newton(rtol=1e-10, atol=1e-10)
+        function = lambda y, a: a["k"] * y + y**3 - a["b"]
+        return optimistix.root_find(function, newton, jnp.ones(3), p, max_steps=40, adjoint=adjoint, throw=False).value
+
+    weight = np.array([1.0, 2.0, -1.0])
+    world = simgrad.jax.world(
+        lambda state, params: {"y": root(params)}, state={"y": np.zeros(3)}, params=given,
+        objective={"sum": lambda state: jnp.sum(weight * state["y"])},
+    )  # fmt: skip
+    g = client.gradient(world, steps=1, params=given, objective="sum", policy="f64")
+    expected = jax.grad(lambda p: jnp.sum(weight * root(p)))({n: jnp.asarray(x) for n, x in given.items()})
+    assert g.ok.all()
+    for name in given:
+        np.testing.assert_allclose(g.params[name], expected[name], rtol=1e-8, err_msg=name)

@@ -101,6 +101,7 @@ class Lowering:
         self.dropped: dict[str, str] = {}
         self.above_one: dict[Node, Value] = {}
         self.draws_normally = False
+        self.of_tangents = False  # see inside_of_rule
         self._open: list[Any] = []  # equations that are being lowered, the innermost last
 
     def jaxpr(self, closed: Any, operands: Sequence[Value]) -> list[Value]:
@@ -146,6 +147,16 @@ class Lowering:
             yield
         finally:
             self.options = before
+
+    @contextlib.contextmanager
+    def inside_of_rule(self) -> Iterator[None]:
+        """A rule of tangents, each of which is x less itself: what depends on them is 0, and linear in them."""
+        before, self.of_tangents = self.of_tangents, True
+        try:
+            with self.inside_of_custom():
+                yield
+        finally:
+            self.of_tangents = before
 
     def equation(self, equation: Any, operands: Operands) -> list[Value]:
         name = equation.primitive.name

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.graph import Graph
-from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
+from simgrad.jax.lowering import Lowering, NotLowered, Operands, primitives_of, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
 from simgrad.jax.rules_elementwise import carrying
 from simgrad.jax.rules_random import draws_normally, is_uniform, normals_of, uniform_of
@@ -55,7 +55,8 @@ def _custom_jvp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
             return found
         tangents = [graph.motion(operands[k]) for k in reals]
         frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
-        moved = low.jaxpr(rule_of, [*frozen, *tangents])
+        with low.inside_of_rule():
+            moved = low.jaxpr(rule_of, [*frozen, *tangents])
     graph.notes["custom_jvp_call: its author's derivative"] += 1
     carrying = iter(moved)
     return [
@@ -115,7 +116,8 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
     with low.inside_of_custom():
         tangents = [graph.motion(operands[k]) for k in reals]
         frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
-        made = low.jaxpr(rule_of, [*frozen, *tangents])
+        with low.inside_of_rule():
+            made = low.jaxpr(rule_of, [*frozen, *tangents])
     count = len(equation.outvars)
     carrying = iter(made[count:])
     return [
@@ -197,10 +199,8 @@ def _bound(equation: Any, operands: list[Any]) -> list[Any]:
 
 @rule("custom_linear_solve")
 def _custom_linear_solve(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
-    """With the derivative of a solution: the matrix gets -w x' of w, which solves the transposed system.
-    It does not matter how the solution was found, if the solver is linear in the right side. One that stops by a
-    test is not: of a residual, which is nothing or noise, it gives no derivative. That of the iterations that
-    ran is taken then."""
+    """With the derivative of a solution: the matrix gets -w x' of w, which solves the transposed system. It does
+    not matter how the solution was found, if the solver is linear in the right side; see _generic for others."""
     lengths = list(equation.params["const_lengths"])
     ends = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
     of_matvec, _, of_solve, _ = (operands[a:b] for a, b in zip(ends, ends[1:]))
@@ -210,47 +210,97 @@ def _custom_linear_solve(low: Lowering, equation: Any, operands: Operands) -> li
     if dense is not None:
         return [dense]
     graph = low.graph
-    if not _is_linear(jaxprs.solve, of_solve, right):
-        graph.notes["custom_linear_solve: the derivative of the iterations that ran, as its solver is not linear"] += 1
+    is_linear = _is_linear(jaxprs.solve, of_solve, right)
+    if not is_linear and _is_inlined(low, right):
         return low.jaxpr(jaxprs.solve, [*of_solve, *right])
-    graph.notes["custom_linear_solve: its derivative by a second solve"] += 1
-    found = [_frozen(graph, x) for x in low.jaxpr(jaxprs.solve, [*of_solve, *right])]
+    graph.notes[f"custom_linear_solve: {_SECOND if is_linear else _OF_RANDOM}"] += 1
+    if low.of_tangents and not is_linear and _moves(right):
+        found: list[Value] = [np.zeros(b.shape) for b in right]
+    else:
+        found = [_frozen(graph, x) for x in low.jaxpr(jaxprs.solve, [*of_solve, *right])]
     # x + (y - y) is x; y = S(b - A x) carries the derivative by b and by A.
     products = low.jaxpr(jaxprs.matvec, [*of_matvec, *found])
     left = [graph.arithmetic("sub", b, product) for b, product in zip(right, products)]
+    if not is_linear:
+        left, of_solve = _generic(graph, left), [_frozen(graph, x) if x.dtype == REAL else x for x in of_solve]
     carrying = low.jaxpr(jaxprs.solve, [*of_solve, *left])
     zeros = [graph.arithmetic("sub", y, _frozen(graph, y)) for y in carrying]
     return [graph.arithmetic("add", x, zero) for x, zero in zip(found, zeros)]
 
 
+_SECOND = "its derivative by a second solve"
+_OF_RANDOM = "its derivative by a second solve, of random numbers, as its solver stops by a test"
+
+
+def _moves(values: Sequence[Value]) -> bool:
+    return any(isinstance(x, Node) and x.is_active for x in values)
+
+
+def _is_inlined(low: Lowering, right: Sequence[Value]) -> bool:
+    """Whether the iterations of a solver that is not linear are differentiated themselves; of a tangent never."""
+    return low.options.custom == "inline" and not (low.of_tangents and _moves(right))
+
+
+def _generic(graph: Graph, right: Sequence[Value]) -> list[Value]:
+    """Right sides with the derivatives of these, and the values of random numbers. A solver that is not linear, such as
+    conjugate gradients, has the derivative of a solution up to its tolerance where it searches every direction: of a
+    right side of nothing it makes no turn, and of one with a symmetry it never leaves that."""
+    draws = np.random.default_rng(0)
+    return [graph.arithmetic("add", graph.motion(b), draws.standard_normal(b.shape)) for b in right]
+
+
 @rule("linear_solve")
 def _linear_solve(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
-    """lineax's solve, which reads the matrix from a state that holds it constant. With the state of the matrix
-    itself the derivative is that of the factors, or of the iterations that ran; where that cannot be made, its
+    """lineax's solve, which reads the matrix from a state that holds it constant. With the state of the matrix itself
+    the derivative is that of its factors; where that cannot be made, and of solvers that stop by a test, it is its
     author's, by a second solve."""
     traced, graph = low.implementation(equation), low.graph
     reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
     read = {id(v) for e in traced.jaxpr.eqns for v in e.invars} | {id(v) for v in traced.jaxpr.outvars}
     is_read = [id(v) in read for v in traced.jaxpr.invars]
+    if low.of_tangents:  # they move right sides alone
+        reals = [k for k in reals if is_read[k]]
+    stops = "while" in primitives_of(traced) and not _is_inlined(low, operands)
     if all(is_read[k] for k in reals):
-        return low.jaxpr(traced, operands)
+        if not stops or not reals:
+            return low.jaxpr(traced, operands)
+        graph.notes[f"linear_solve: {_OF_RANDOM}"] += 1
+        others = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
+        for k, b in zip(reals, _generic(graph, [operands[k] for k in reals])):
+            others[k] = b
+        other = low.jaxpr(traced, others)
+        if low.of_tangents:
+            found = [np.zeros(y.shape) if y.dtype == REAL else y for y in other]
+        else:
+            found = low.jaxpr(traced, operands)
+        return _with_derivative_of(graph, equation, found, other)
     known: dict[Node, Value] = {}
     try:
         moving = [_moving(graph, x, known) for x in operands]
     except RecursionError:  # what is held constant goes far back
         moving = list(operands)
     states = [k for k, x in enumerate(operands) if is_read[k] and k not in reals and x.dtype == REAL]
-    if all(isinstance(moving[k], Node) and moving[k].is_active for k in states):
+    if not stops and all(_moves([moving[k]]) for k in states):
         return low.jaxpr(traced, moving)
-    graph.notes["linear_solve: its derivative by a second solve"] += 1
+    graph.notes[f"linear_solve: {_SECOND}"] += 1
     found = low.jaxpr(traced, operands)
     tangents = [graph.motion(operands[k]) for k in reals]
     frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
-    moved = iter(low.jaxpr(_rule_of(equation, operands, reals), [*frozen, *tangents]))
-    return [
-        _carrying(graph, x, next(moved)) if neutral(v.aval.dtype) == REAL else x
-        for x, v in zip(found, equation.outvars)
-    ]
+    with low.inside_of_rule():
+        moved = low.jaxpr(_rule_of(equation, operands, reals), [*frozen, *tangents])
+    kinds = [neutral(v.aval.dtype) == REAL for v in equation.outvars]
+    each = iter(moved)
+    return [_carrying(graph, x, next(each)) if is_real else x for x, is_real in zip(found, kinds)]
+
+
+def _with_derivative_of(graph: Graph, equation: Any, found: Sequence[Value], other: Sequence[Value]) -> list[Value]:
+    """The results that were found, with the derivatives of others."""
+    made = []
+    for x, y, v in zip(found, other, equation.outvars):
+        if neutral(v.aval.dtype) == REAL:
+            x = graph.arithmetic("add", _frozen(graph, x), graph.arithmetic("sub", y, _frozen(graph, y)))
+        made.append(x)
+    return made
 
 
 def _moving(graph: Graph, x: Value, made: dict[Node, Value]) -> Value:
