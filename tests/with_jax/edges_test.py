@@ -499,3 +499,14 @@ def test_a_step_that_changes_nothing_gives_what_was_sent(client):
             assert made["n"] == 3
     identity = simgrad.jax.world(lambda x: x, state=np.zeros(2))
     np.testing.assert_array_equal(client.rollout(identity, steps=2, initial=np.array([[3.0, 4.0]]), policy="f64").state, [[3.0, 4.0]])
+
+
+def test_examples_that_are_no_arrays_and_integers_that_become_reals_say_what_to_give():
+    class Plain:
+        x = 1.0
+
+    for leaf, said in ((jnp.tanh, "params f is a function, and no array: split a module"), (Plain(), "params f is a Plain, and no array")):
+        with pytest.raises(TypeError, match=said):
+            simgrad.jax.world(lambda state, params: state, state={"x": 1.0}, params={"f": leaf})
+    with pytest.raises(simgrad.jax.JaxWorldError, match="int32.* becomes float64.*give a real in the example, 1.0 for 1"):
+        simgrad.jax.world(lambda state: {"x": 0.5 * state["x"]}, state={"x": 1})

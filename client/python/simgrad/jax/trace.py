@@ -234,7 +234,9 @@ class StepFinder:
         for name, example, out in zip(self._state.names, self._state.examples, self.jaxpr.out_avals):
             if not has_type_of(example, out):
                 before = f"{example.dtype}{list(example.shape)}"
-                found.append(Problem("", f"state {name}: {before} becomes {out.str_short()}"))
+                is_real = example.dtype.kind in "iu" and np.dtype(out.dtype).kind == "f"
+                hint = "give a real in the example, 1.0 for 1" if is_real else ""
+                found.append(Problem("", f"state {name}: {before} becomes {out.str_short()}", hint))
         if found:
             raise JaxWorldError("a state keeps its shape and its type:", found)
 

@@ -79,9 +79,16 @@ class Group:
 
 def _example(kind: str, name: str, leaf: Any) -> np.ndarray:
     try:
-        return numbers(leaf)
+        found = numbers(leaf)
     except ValueError as error:
         raise ValueError(f"{kind} {name}: {error}") from None
+    if found.dtype.kind not in "fiubVc":
+        what = "a function" if callable(leaf) else f"a {type(leaf).__name__}"
+        raise TypeError(
+            f"{kind} {name} is {what}, and no array: split a module (equinox.partition(module, equinox.is_array)), and "
+            "register a class of your own as a pytree"
+        )
+    return found
 
 
 def _is_per_step(x: Any) -> bool:
