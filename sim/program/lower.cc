@@ -57,7 +57,8 @@ RolesBySite RolesOf(const Program& world, PassBudget& budget) {
 
 // A setting of the casts at a site must bear on a role that operations have there.
 absl::Status CheckCasts(const precision::Policy& policy, size_t i, const std::set<Role>& roles) {
-  const auto& [name, change] = policy.sites[i];
+  const std::string& name = policy.sites[i].first;
+  const precision::RoleOverride& change = policy.sites[i].second;
   const auto any = [&](const auto& holds) {
     return roles.empty() || std::any_of(roles.begin(), roles.end(),
                                         [&](Role role) { return holds(policy.At(role, name)); });
