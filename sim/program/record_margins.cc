@@ -38,7 +38,8 @@ class MarginRecorder : public StepRecorder {
     if (op.attributes.predicate) {
       std::string tests;
       for (const Op& inner : op.regions[0].ops) {
-        if (IsTest(inner))
+        // A name with a space is that of a test that follows a path.
+        if (IsTest(inner) && inner.attributes.site.find(' ') == std::string::npos)
           absl::StrAppend(&tests, tests.empty() ? "" : ", ", inner.attributes.site);
       }
       throw PassBudget::Ended{FieldError(

@@ -330,8 +330,8 @@ def test_an_interrupt_ends_it_with_a_line(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no array of numbers that np.save wrote (EOFError)"),
-        (b"PK\x03\x04", "no array of numbers that np.save wrote (BadZipFile)"),
+        (b"", "no array of numbers that np.save wrote"),
+        (b"PK\x03\x04", "no array of numbers that np.save wrote"),
         (b"\x80\x04N.", "no array of numbers that np.save wrote"),
     ],
 )

@@ -92,5 +92,5 @@ def test_without_a_binary_the_ways_to_one_are_told(monkeypatch, tmp_path):
     monkeypatch.delenv("SIMGRAD_SERVER")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sg.local.__globals__, "_CHECKOUT", tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=r"simgrad\[server\].*SIMGRAD_SERVER"):
+    with pytest.raises(FileNotFoundError, match=r"scripts/wheels.*SIMGRAD_SERVER"):
         sg.local()

@@ -69,6 +69,9 @@ precision::PolicySpec RandomPolicy(Random& random, const Program& world) {
   }
   if (random.Chance(0.3))
     spec.loss_scale = std::ldexp(1.0, static_cast<int>(random.Integer(0, 12)));
+  for (auto& [role, change] : spec.roles) {  // a gradient that saturates takes no scale
+    if (role == precision::RoleName(Role::kGradient)) DropRefused(spec, change);
+  }
   if (random.Chance(0.25)) spec.nonfinite = precision::NonFinite::kStop;
   return spec;
 }
@@ -355,6 +358,14 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
     std::erase_if(adjoint->loops, [](const LoopChoice& choice) {
       return choice.how == LoopChoice::How::kImplicit;
     });
+    lowered = lower();
+  }
+  if (FieldOf(lowered.status()).starts_with("policy.sites[")) {
+    // Casts of a site that would change nothing are refused.
+    for (auto& [site, change] : std::get<precision::Policy>(policy).sites) {
+      change.rounding.reset();
+      change.overflow.reset();
+    }
     lowered = lower();
   }
   if (!lowered.ok()) return lowered.status();
