@@ -151,20 +151,10 @@ def test_mode_torch_ends_at_the_least_number_and_not_at_one_that_means_another(c
     assert [scale for _, scale in seen[1:]] == [2.0**-149] * 3
 
 
-@sg.world
-def scaled(x: sg.State, k: sg.Param = 1.0):
-    return x * k
-
-
-@scaled.objective
-def product(x):
-    return x
-
-
 def left_out(client, policy, reduction="finite_only"):
     """The derivative by k is 2 x: of 100 it is beyond f16 from a scale of 512 on."""
     return client.gradient(
-        scaled, steps=2, initial={"x": [1.0, 2.0, 100.0, 3.0]}, params={"k": 1.0}, objective="product",
+        grow, steps=2, initial={"x": [1.0, 2.0, 100.0, 3.0]}, params={"k": 1.0}, objective="grown",
         policy=policy, reduction=reduction,
     )  # fmt: skip
 
@@ -181,7 +171,7 @@ def test_an_instance_that_only_the_scale_takes_beyond_is_not_left_out_for_good(c
     assert f"left out    {g.left_out} instances" in repr(g) or f"{g.left_out} instances" in repr(g)
     # Without a scale it is left out, as asked, and no smaller scale would keep it.
     bad = client.gradient(
-        scaled, steps=2, initial={"x": [1.0, np.nan]}, params={"k": 1.0}, objective="product", policy="f16_safe",
+        grow, steps=2, initial={"x": [1.0, np.nan]}, params={"k": 1.0}, objective="grown", policy="f16_safe",
         reduction="finite_only",
     )  # fmt: skip
     assert not bad.skipped and bad.left_out == 1
@@ -200,7 +190,7 @@ def test_mode_torch_ends_at_the_least_number_in_a_pool_too(server):
     least = sg.policy.LossScaleState(2.0**-149, 0, "torch", 2.0, 0.5, 1000)
     with sg.Pool([server.target, server.target]) as pool:
         g = pool.gradient(
-            scaled, steps=1, initial={"x": [np.inf, 1.0]}, objective="product", wrt=["k"], params={"k": 1.0},
+            grow, steps=1, initial={"x": [np.inf, 1.0]}, objective="grown", wrt=["k"], params={"k": 1.0},
             policy=sg.Policy("f32").dynamic_loss_scale(least),
         )  # fmt: skip
     assert g.skipped and g.loss_scale_state.scale == 2.0**-149
