@@ -362,11 +362,11 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
         return server.preparation().running() > 0;
       case Phase::kForward:
         return victim.stage() == Stage::kForward;
-      case Phase::kRecompute:
-        if (cell().rpc == Rpc::kVjp) {
-          return Recomputed() > 0 && victim.stage() == Stage::kNone;
-        }
-        return victim.stage() == Stage::kForwardDone;
+      case Phase::kRecompute: {
+        const bool reversal = cell().rpc == Rpc::kVjp;
+        return Recomputed() > 0 &&
+               victim.stage() == (reversal ? Stage::kNone : Stage::kForwardDone);
+      }
       case Phase::kAdjoint:
         return victim.stage() == Stage::kAdjoint;
       case Phase::kStreaming:
