@@ -1,5 +1,6 @@
 #include "sim/plan/make_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "precision/hash.h"
@@ -155,11 +156,18 @@ class PlanMaker {
       cost = maker.FieldView(CostField(), {}, "cost");
       next_cost = AddedCost(maker, cost, numerical_.stage_cost);
     }
-    maker.Commit([&] {
-      // Exports first: they may be states of z[t].
+    const auto copy_exports = [&](bool of_every_step) {
       for (size_t k = 0; k < exports.size(); ++k) {
+        if (program_.exports[k].of_every_step != of_every_step) continue;
         maker.Copy(exports[k], maker.ViewOf(program_.exports[k].value));
       }
+    };
+    if (std::any_of(program_.exports.begin(), program_.exports.end(),
+                    [](const Export& item) { return item.of_every_step; })) {
+      maker.Commit([&] { copy_exports(true); }, RegionMaker::Committed::kAlways);
+    }
+    maker.Commit([&] {
+      copy_exports(false);  // before the states: they may be states of z[t]
       maker.CopyAtOnce(states, ViewsOf(maker, program_.step.yields));
       if (next_cost != kNoRegister) maker.StoreOne(cost, next_cost);
       for (size_t k = 0; k < states.size(); ++k) {

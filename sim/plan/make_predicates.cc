@@ -179,14 +179,15 @@ RegionMaker::Deciding RegionMaker::LeastOf(const Radius& radius, const Shape& sh
   return OneOf(least);
 }
 
-// The radius of `any` over all elements.
-RegionMaker::Deciding RegionMaker::LargestOf(ValueId truths) {
+// The radius of `any` or `all` over all elements.
+RegionMaker::Deciding RegionMaker::OfAnyOrAll(OpCode code, ValueId truths) {
+  const bool is_any = code == kAny;
   const View view = ContiguousOf(ViewOf(truths));
   const Radius& radius = radii_[Index_(truths)];
-  const Radius largest = LocalRadius({});
-  const View any = Local(Carrier::kBool, {}, "any");
-  StoreDeciding(largest, NoTest());
-  StoreOne(any, Constant(Carrier::kBool, 0));
+  const Radius deciding = LocalRadius({});
+  const View held = Local(Carrier::kBool, {}, is_any ? "any" : "all");
+  StoreDeciding(deciding, NoTest());
+  StoreOne(held, Constant(Carrier::kBool, is_any ? 0 : 1));
   Each(ElementCount(view.shape), false, [&](Register counter) {
     const auto at = [&](const View& of) {
       Index index = of.start;
@@ -197,10 +198,12 @@ RegionMaker::Deciding RegionMaker::LargestOf(ValueId truths) {
     const Deciding one = radius.set() ? Deciding{at(radius.ulps), at(radius.own), at(radius.unit),
                                                  at(radius.has_nan), at(radius.test)}
                                       : NoTest();
-    StoreDeciding(largest, OfOr(One(any), OneOf(largest), truth, one));
-    StoreOne(any, Call("or_bool", Carrier::kBool, {One(any), truth}));
+    const Register before = One(held);
+    StoreDeciding(deciding, is_any ? OfOr(before, OneOf(deciding), truth, one)
+                                   : OfAnd(before, OneOf(deciding), truth, one));
+    StoreOne(held, Call(is_any ? "or_bool" : "and_bool", Carrier::kBool, {before, truth}));
   });
-  return OneOf(largest);
+  return OneOf(deciding);
 }
 
 void RegionMaker::SetRadius(const Op& op) {
@@ -217,9 +220,10 @@ void RegionMaker::SetRadius(const Op& op) {
                           Constant(Carrier::kI32, int64_t{tests_.Of(op.results[0])})});
     return;
   }
-  if (op.code == kAny && ElementCount(program_[op.results[0]].type.shape) == 1) {
-    const Deciding largest = LargestOf(op.operands[0]);
-    radii_[Index_(op.results[0])] = RadiusOfOne(largest);
+  if ((op.code == kAny || op.code == kAll) &&
+      ElementCount(program_[op.results[0]].type.shape) == 1) {
+    const Deciding deciding = OfAnyOrAll(op.code, op.operands[0]);
+    radii_[Index_(op.results[0])] = RadiusOfOne(deciding);
     return;
   }
   Deciding least = NoTest();

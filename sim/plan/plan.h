@@ -88,7 +88,7 @@ enum class Code : uint8_t {
   kStored,    // operands[0], a state in `format`, is stored: its ranges
   kAbsorbed,  // operands[0] + operands[1] is stored as operands[2]: whether that is one of them, for
               // `site` of the additions, `number` times; at sampled steps alone
-  kCommit,    // body, but for an instance that the policy stops at this step
+  kCommit,    // body, but for an instance that the policy stops at this step, or `before_stop`
   kTest,      // a test of `site` ([lhs, rhs, whether it ended the run], extra magnitude, where);
               // of a predicate [3] is the number of the deciding test, an i32
   kRun,       // a run of `site` ended ([iterations, reason, last tested value])
@@ -113,7 +113,8 @@ struct Statement {
   int64_t number = 0;
   // kEach: whether its iterations may run side by side: none reads what another one writes.
   bool parallel = false;
-  bool invariant = false;  // kEach: every step stores the same (invariants.h)
+  bool invariant = false;    // kEach: every step stores the same (invariants.h)
+  bool before_stop = false;  // kCommit: for every instance that ran the step
   // kTest, kRun, kDecide: number among the sites of its kind; the magnitude that widens an ulp
   // (sim/program/compared_sum.h); the mask where it happens.
   int32_t site = -1;

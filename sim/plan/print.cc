@@ -110,7 +110,7 @@ class Printer {
       case Code::kAbsorbed:
         return Cat("absorbed", site, s.number == 1 ? "" : Cat(" times ", s.number));
       case Code::kCommit:
-        return "commit";
+        return s.before_stop ? "commit before stop" : "commit";
       case Code::kIf:
         return Cat("if ", operands);
       case Code::kPush:

@@ -390,12 +390,14 @@ void RegionMaker::Stored(const View& state, Format format) {
   });
 }
 
-void RegionMaker::Commit(const std::function<void()>& body) {
+void RegionMaker::Commit(const std::function<void()>& body, Committed when) {
   std::vector<Statement> inside;
   std::vector<Statement>* const around = std::exchange(block_, &inside);
   body();
   block_ = around;
-  Emit({.code = Code::kCommit, .body = std::move(inside)});
+  Emit({.code = Code::kCommit,
+        .before_stop = when == Committed::kAlways,
+        .body = std::move(inside)});
 }
 
 void RegionMaker::Run(const Region& region) {

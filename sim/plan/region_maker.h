@@ -76,7 +76,9 @@ class RegionMaker {
   void Stored(const View& state, Format format);  // the ranges of what was stored
   // From now on these additions are counted; they outlive the maker.
   void CountAdditions(const Additions* additions) { additions_ = additions; }
-  void Commit(const std::function<void()>& body);
+  // What `body` emits is for instances that the policy does not stop at this step, or for all that ran it.
+  enum class Committed : uint8_t { kUnlessStopped, kAlways };
+  void Commit(const std::function<void()>& body, Committed when = Committed::kUnlessStopped);
   Register One(const View& view);  // of a value of one element
   void StoreOne(const View& to, Register value);
   Register Call(std::string function, Carrier carrier, std::vector<Register> operands,
@@ -227,7 +229,7 @@ class RegionMaker {
   Deciding OneOf(const Radius& radius);
   Deciding LeastOf(ValueId id);  // of all elements
   Deciding LeastOf(const Radius& radius, const Shape& shape);
-  Deciding LargestOf(ValueId truths);
+  Deciding OfAnyOrAll(OpCode code, ValueId truths);
   Radius LocalRadius(const Shape& shape);
   Radius RadiusOfOne(const Deciding& of) const;
   void StoreDeciding(const Radius& to, const Deciding& of);

@@ -49,6 +49,7 @@ class Writer {
     for (int64_t n : {s.stride, s.number}) Add(n);
     Add(s.parallel);
     Add(s.invariant);
+    Add(s.before_stop);
     Add(s.site);
     for (Register r : {s.extra, s.where, s.iteration, s.element, s.frame}) Add(r);
     Add(s.shared);

@@ -71,10 +71,25 @@ class PairWriter {
     return largest ? Pair{winner, runner_up} : Pair{runner_up, winner};
   }
 
-  // Neighbours in order; the last element has the one before it.
+  // Neighbours in order; the last element has the one before it. No real decides between those that an
+  // integer key before the first real one tells apart.
   Pair OfOrder(ValueId order) {
     const auto is_real = [&](ValueId id) { return w_.TypeOf(id).element == ElementType::kReal; };
-    const ValueId key = *std::find_if(op_.operands.begin(), op_.operands.end(), is_real);
+    const auto key = std::find_if(op_.operands.begin(), op_.operands.end(), is_real);
+    Pair pair = Neighbours(*key, order);
+    const Type type = w_.TypeOf(*key);
+    const Type truths{ElementType::kBool, type.shape};
+    const double infinity = std::numeric_limits<double>::infinity();
+    for (auto before = op_.operands.begin(); before != key; ++before) {
+      const Pair integers = Neighbours(*before, order);
+      const ValueId differ = w_.Do(kNe, {integers.above, integers.below}, truths);
+      pair.above = w_.Do(kSelect, {differ, w_.Number(infinity, type), pair.above}, type);
+      pair.below = w_.Do(kSelect, {differ, w_.Number(0, type), pair.below}, type);
+    }
+    return pair;
+  }
+
+  Pair Neighbours(ValueId key, ValueId order) {
     const Type type = w_.TypeOf(key);
     const int64_t axis = op_.attributes.axes[0];
     const int64_t n = type.shape[static_cast<size_t>(axis)];

@@ -4,7 +4,8 @@
 //   its *radius*: the boolean stays as it is if every test moves by less than this in its own ulps.
 //     test of reals: |a - b| / ulp, the ulp as in precision/ulp.h; infinite if that is NaN
 //     choice: |a - b| / ulp, as a test
-//     and, or: the smaller, the larger margin; not: the negated; any: the largest
+//     and, or: the smaller, the larger margin; not: the negated; all, any, where they give one
+//     boolean: the smallest, the largest
 //     select(c, a, b) of booleans: max(min(c, a), min(-c, b), min(a, b))
 //     real to integer: the distance to the next integer that gives another result (to bool: to 0)
 //     all else that gives a boolean or an integer: the least radius of what it reads

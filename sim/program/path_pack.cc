@@ -100,7 +100,7 @@ std::vector<ValueId> UnpackPath(PathLines& lines, const PathLayout& layout, Valu
 
 void AddExport(Program& program, const std::string& name, ValueId value, PassBudget& budget) {
   program[value].name = name;
-  program.exports.push_back({.name = name, .value = value});
+  program.exports.push_back({.name = name, .value = value, .of_every_step = true});
   for (Objective& objective : program.objectives) {
     if (!objective.HasTerminal()) continue;
     const ValueId arg = program.AddValue(program[value].type, name);

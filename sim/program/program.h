@@ -175,6 +175,8 @@ struct Export {
   std::string name;
   ValueId value = ValueId::kNone;
   bool observable = true;
+  // What a pass tells of a step: it holds also for the step in which policy `stop` ends an instance.
+  bool of_every_step = false;
 };
 
 // An objective: costs are summed over steps ascending from +0 in role `objective`, terminal last.

@@ -208,3 +208,36 @@ def test_the_margin_of_a_cell_is_the_distance_to_its_edge(client):
     half = x - (np.floor(x) + 0.5)
     for name, expected in zip(names, (edge, edge, half, whole, whole, edge, other)):
         assert r.margins[name].reshape(-1).tolist() == expected.tolist(), name
+
+
+@pytest.mark.parametrize("is_all", [True, False])
+def test_a_loop_that_waits_for_all_elements_hangs_on_the_last(client, is_all):
+    """Two elements are within the tolerance from the start, one by 8 ulps; the third decides."""
+
+    @sg.world
+    def shrink(x: sg.State[3]):
+        until = (lambda z: np.all(z < 1)) if is_all else (lambda z: ~np.any(z >= 1))
+        return sg.while_loop(lambda z: z * 0.1, x, until=until, max_iter=20, site="shrunk")
+
+    loop = client.rollout(shrink, steps=1, initial={"x": [1 - 2.0**-50, 0.5, 15.0]}, policy="f64").sites["shrunk"]
+    assert loop.iterations[0] == 2
+    # 1.5 - 1 after a turn, and 0.15 - 1 after two.
+    assert abs(loop.margin[0]) == 0.5
+
+
+def test_a_key_of_integers_decides_before_the_reals_behind_it(client):
+    @sg.world
+    def sorted_by_both(x: sg.State[4], n: sg.State(4, dtype="i32")):
+        order = sg.builder().argsort(n, x, axes=0)
+        return {"x": x[order], "n": n[order]}
+
+    def margins(n):
+        x = [5.0, 1.0, 1.0 + 2.0**-50, 3.0]
+        r = client.rollout(
+            sorted_by_both, steps=1, initial={"x": x, "n": np.array(n, np.int32)}, policy="f64", margins=["argsort"]
+        )
+        return r.margins["argsort"][0, 0].tolist()
+
+    assert margins([0, 1, 2, 3]) == [np.inf] * 4
+    assert margins([0, 1, 1, 1]) == [np.inf, 2.0**-50, 2.0 - 2.0**-50, 2.0 - 2.0**-50]
+    assert margins([0, 0, 0, 0]) == [2.0**-50, 2.0 - 2.0**-50, 2.0, 2.0]

@@ -91,3 +91,22 @@ def test_a_loop_that_is_not_entered_tested_nothing(client):
     tested = ~np.isnan(margins)
     assert tested.any() and not tested.any(axis=-1).all()
     assert tested.sum(axis=-1).max() == iterations.max() + 1
+
+
+def test_the_step_that_stops_an_instance_is_told(client):
+    @sg.world
+    def falls(x: sg.State, k: sg.Param = 1.0):
+        small = sg.test("small", x < k)
+        return sg.cond(small, lambda q: q + 0.4, lambda q: q / (q - q), x)
+
+    how = dict(steps=4, initial={"x": [0.3, -9.0]}, path=True, margins=["small"])
+    whole = client.rollout(falls, policy="f64", **how)
+    stopped = client.rollout(falls, policy=sg.Policy("f64").nonfinite("stop"), **how)
+    # The test fails in step 2, and x is 0 / 0 from then on.
+    assert stopped.health[0].step == 2 and stopped.health[0].stopped
+    assert stopped.path["small"][0].tolist() == [1, 1, 0, 0]
+    np.testing.assert_array_equal(stopped.margins["small"][:, :3], whole.margins["small"][:, :3])
+    assert stopped.margins["small"][0, 2] == stopped.events["small"].margin[2] > 0
+    forced = client.rollout(falls, policy=sg.Policy("f64").nonfinite("stop"), **{**how, "path": stopped.path})
+    assert not forced.forced["small"].count.any()
+    assert forced.state["x"].tobytes() == stopped.state["x"].tobytes()

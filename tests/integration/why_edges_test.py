@@ -161,3 +161,27 @@ def test_what_cannot_be_compared_is_refused_by_name(client):
         client.compare(bounded, policies=["f64"], configs=[{}], **work)
     with pytest.raises(ValueError, match="inputs of 5 and of 6 instances"):
         client.tune(bounded, bound=1.0, params={"k": np.ones(5)}, **work)
+
+
+def test_a_policy_that_stops_parts_nowhere(client):
+    """In step 3 x is 0 / 0 in one instance, whose run policy "stop" ends; in the other run its tests fail from then on."""
+
+    @sg.world
+    def shrinks(x: sg.State, k: sg.Param = 1.0):
+        y = sg.while_loop(lambda z: z * 0.5, x, until=lambda z: z < 0.1, max_iter=40, site="halve")
+        dies = sg.test("dies", x < 0.2)
+        return sg.cond(dies, lambda q: q / (q - q), lambda q: q * 0.5 * k, x) + 0 * y
+
+    @shrinks.objective
+    def end(x):
+        return x
+
+    policies = [sg.Policy("f64"), sg.Policy("f64").nonfinite("stop")]
+    result = client.compare(
+        shrinks, steps=8, initial={"x": [1.0, 50.0]}, objective="end", policies=policies
+    )
+    ended = result.results["f64.nonfinite('stop')"].health
+    assert [(h.instance, h.step, h.stopped) for h in ended] == [(0, 3, True)]
+    (pair,) = result.pairs.values()
+    assert pair.forks.count == 0
+    assert "leaves the path" not in str(result.why)

@@ -510,3 +510,70 @@ def test_examples_that_are_no_arrays_and_integers_that_become_reals_say_what_to_
             simgrad.jax.world(lambda state, params: state, state={"x": 1.0}, params={"f": leaf})
     with pytest.raises(simgrad.jax.JaxWorldError, match="int32.* becomes float64.*give a real in the example, 1.0 for 1"):
         simgrad.jax.world(lambda state: {"x": 0.5 * state["x"]}, state={"x": 1})
+
+
+@jax.custom_gradient
+def doubled_with_its_own_derivative(x):
+    return 2 * x, lambda cotangent: jnp.cos(x) * cotangent
+
+
+safe_sqrt = jax.custom_vjp(jnp.sqrt)
+safe_sqrt.defvjp(
+    lambda x: (jnp.sqrt(x), x),
+    lambda x, cotangent: (jnp.where(x > 0, cotangent / (2 * jnp.sqrt(jnp.where(x > 0, x, 1.0))), 7 * cotangent),),
+)
+
+
+@pytest.mark.parametrize("function", [doubled_with_its_own_derivative, safe_sqrt])
+def test_an_authors_rule_is_kept_whosever_the_function_is(client, function):
+    x = np.array([0.0, 0.5, 2.0])
+    answer = client.gradient(world_of(function), steps=1, initial={"x": x}, objective="x", policy="f64")
+    np.testing.assert_allclose(answer.initial["x"], jax.vmap(jax.grad(function))(x), rtol=1e-14)
+
+
+def test_erf_inv_is_nan_outside_its_domain(client):
+    found = values_of(client, jax.scipy.special.erfinv, [1.5, -1.5, 1.0, -1.0, 0.3])
+    np.testing.assert_array_equal(np.isnan(found), [True, True, False, False, False])
+    assert found[2:4].tolist() == [np.inf, -np.inf]
+
+
+def test_a_power_by_a_computed_exponent_keeps_the_sign_of_zero(client):
+    world = simgrad.jax.world(
+        lambda state, power: {"x": state["x"] ** power}, state={"x": 0.0}, params=3.0, objective={"x": lambda s: s["x"]})  # fmt: skip
+    x = np.array([-0.0, -np.inf, -1e-200, 2.0])
+    found = client.rollout(world, steps=1, initial={"x": x}, policy="f64").state["x"]
+    assert found.tobytes() == np.power(x, 3.0).tobytes()
+    answer = client.gradient(world, steps=1, initial={"x": 2.0}, objective="x", policy="f64")
+    assert answer.params == pytest.approx(8 * np.log(2), rel=1e-14)
+    assert answer.initial["x"] == pytest.approx(12, rel=1e-14)
+
+
+def test_a_vmapped_loop_turns_as_often_as_the_largest_of_constant_limits(client):
+    limits = jnp.arange(5)
+
+    def step(state, factor):
+        power = lambda x, n: lax.fori_loop(0, n, lambda i, y: y * factor, x)
+        falling = lambda x, n: lax.fori_loop(n, 4, lambda i, y: y + factor, x)
+        return {"x": jax.vmap(falling)(jax.vmap(power)(state["x"], limits), limits)}
+
+    world = simgrad.jax.world(step, state={"x": np.ones(5)}, params=3.0)
+    (found,) = client.rollout(world, steps=1, policy="f64").state["x"]
+    np.testing.assert_array_equal(found, 3.0 ** np.arange(5) + 3.0 * (4 - np.arange(5)))
+
+
+def test_a_format_that_the_step_fixes_is_told_with_its_line(client):
+    def step(state):
+        return {"x": lax.fori_loop(0, 3, lambda i, y: y + state["x"], jnp.zeros(2, jnp.float32))}
+
+    with pytest.raises(simgrad.jax.JaxWorldError, match=r"edges_test.py:\d+.*float64, in which a world is traced"):
+        simgrad.jax.world(step, state={"x": np.ones(2, np.float32)})
+
+
+def test_a_cloned_key_is_its_key(client):
+    def step(state):
+        drawn = jax.random.uniform(jax.random.clone(state["key"]))
+        return {"key": jax.random.split(state["key"])[0], "x": 0.0 * state["x"] + drawn}
+
+    key = jax.random.key(3)
+    world = simgrad.jax.world(step, state={"key": key, "x": 0.0})
+    assert client.rollout(world, steps=1, policy="f64").state["x"] == jax.random.uniform(key)

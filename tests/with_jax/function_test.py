@@ -281,3 +281,16 @@ def test_loops_say_how_its_gradient_goes_through_them(client):
         cotangents={"state": {"x": np.ones(1)}},
     )
     assert slope(loops=loops) == expected.params["k"] != slope()
+
+
+def test_integers_of_64_bits_need_x64(client):
+    tripled = simgrad.jax.world(lambda state: {"n": state["n"] * 3}, state={"n": np.int64(5)})
+    run = simgrad.jax.function(client, tripled, policy="f64")
+    wide = np.int64(2**40)
+    assert run({"n": wide}, steps=1).state["n"] == 3 * 2**40
+    with jax.enable_x64(False):
+        assert run({"n": np.int64(5)}, steps=2).state["n"] == 45
+        with pytest.raises(ValueError, match=r"state.n: 1099511627776 is no int32; JAX holds integers of 64 bits"):
+            run({"n": wide}, steps=1)
+        with pytest.raises(Exception, match="n: 4236443047215 is no int32"):
+            run({"n": np.int64(5)}, steps=25)

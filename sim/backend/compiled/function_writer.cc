@@ -170,10 +170,10 @@ class FunctionWriter {
     if (owner == &plan.start) records_.Judge(f_.time(), false, 2);
   }
 
-  // The rest of the step for instances that it did not stop.
+  // The rest of the step for instances that it did not stop, or what all that ran it keep.
   void Commit(const Statement& s) {
     const bool stops = f_.options().stops;
-    records_.Judge(f_.time(), stops, 2);
+    if (!s.before_stop) records_.Judge(f_.time(), stops, 2);
     Masks& masks = f_.masks();
     masks.running = records_.Running();
     if (f_.is_one() && stops) return control_.If(masks.running, s.body);

@@ -187,16 +187,18 @@ void InstanceRun::Step(int64_t t, const StepSinks& sinks) {
   const double cost_before = state_.cost;
   if (program_.stage_cost != ValueId::kNone) AddCost(program_.stage_cost, taped->region);
   const bool stops = program_.policy.nonfinite == precision::NonFinite::kStop;
-  if (stops && !state_.health.ok) {
+  const bool stopped = stops && !state_.health.ok;
+  for (size_t k = 0; k < state_.exports.size(); ++k) {
+    const Export& item = program().exports[k];
+    if (!stopped || item.of_every_step) state_.exports[k] = taped->region.At(item.value);
+  }
+  if (stopped) {
     state_.health.stopped = true;
     state_.cost = cost_before;
     return;
   }
   for (size_t k = 0; k < step.yields.size(); ++k) {
     state_.states[k] = taped->region.At(step.yields[k]);
-  }
-  for (size_t k = 0; k < state_.exports.size(); ++k) {
-    state_.exports[k] = taped->region.At(program().exports[k].value);
   }
   if (sinks.ranges == nullptr) return;
   for (size_t k = 0; k < state_.states.size(); ++k) {

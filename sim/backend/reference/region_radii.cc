@@ -137,14 +137,17 @@ void RegionRunner::SetRadius(const Op& op, Frame& frame) const {
     radii.push_back({0.0, 0.0, 0x1p52, false, layouts_.tests().Of(op.results[0])});
     return;
   }
-  if (op.code == kAny && count == 1) {
+  if ((op.code == kAny || op.code == kAll) && count == 1) {
     const Array& truths = frame.At(op.operands[0]);
+    const bool is_any = op.code == kAny;
     Radius radius;
-    bool any = false;
+    bool held = !is_any;
     for (size_t i = 0; i < truths.integer.size(); ++i) {
       const bool truth = truths.integer[i] != 0;
-      radius = RadiusOfOr(any, radius, truth, frame.RadiusAt(op.operands[0], i));
-      any = any || truth;
+      const Radius of_truth = frame.RadiusAt(op.operands[0], i);
+      radius = is_any ? RadiusOfOr(held, radius, truth, of_truth)
+                      : RadiusOfAnd(held, radius, truth, of_truth);
+      held = is_any ? held || truth : held && truth;
     }
     radii.push_back(radius);
     return;

@@ -39,9 +39,9 @@ SLOPE = float(np.sqrt(np.pi)) / 2  # of the inverse at x, by exp(-erf_inv(x)^2)
 
 
 def erf_inv(x: Any) -> Any:
-    """The inverse of erf for reals in [-1, 1]; the ends give infinities."""
+    """The inverse of erf: infinities at -1 and 1, NaN outside, as log1p has it there."""
     ends = jnp.where(x < 0, -jnp.inf, jnp.inf)
-    return jnp.where(1.0 - jnp.abs(x) <= 0, ends, finite_erf_inv(x))
+    return jnp.where(1.0 - jnp.abs(x) == 0, ends, finite_erf_inv(x))
 
 
 def finite_erf_inv(x: Any) -> Any:

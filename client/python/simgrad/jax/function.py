@@ -11,8 +11,8 @@
 
 Of a call that is differentiated the server keeps the forward pass, and the backward pass reverses it
 without simulating again. What the server does not keep any more it runs again, to the same bits. The
-answers of the last 16 such calls stay in memory here as long as the function. Second derivatives are
-not available.
+answers of the last 16 such calls stay in memory here as long as the function. Second derivatives and
+forward mode (jax.jvp, jax.jacfwd) are not available.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class RolloutFunction:
                 continue
             group = self._group(kind)
             for name, example, leaf in zip(group.names, group.examples, group.flat(given[kind])):
-                array = jax.random.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf)
+                array = jax.random.key_data(leaf) if is_key(leaf) else _as_array(leaf, f"{kind}.{name}")
                 is_real = jnp.issubdtype(array.dtype, jnp.floating)
                 i = _Input(kind, name, tuple(array.shape), bool(is_real))
                 found.append((i, example.shape, array))
@@ -358,7 +358,7 @@ class RolloutFunction:
             self._kept.put(self._kept.key(call, wanted, arrays), made)
         found = [made.state[o.name] if o.final else made.trajectory[o.name] for o in call.outputs]
         return tuple(
-            np.asarray(x, o.dtype).reshape((*batch, *o.shape)) for x, o in zip(found, call.outputs)
+            _held(x, o.dtype, o.name).reshape((*batch, *o.shape)) for x, o in zip(found, call.outputs)
         )
 
     def _backward(
@@ -421,6 +421,26 @@ def _check_shape(i: _Input, declared: Shape, steps: int) -> None:
         )
 
 
+def _as_array(leaf: Any, name: str) -> Any:
+    """A leaf for JAX, which makes integers of 64 bits ones of 32 unless x64 is enabled."""
+    array = jnp.asarray(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        _held(leaf, array.dtype, name)
+    return array
+
+
+def _held(x: Any, dtype: Any, name: str) -> np.ndarray:
+    """An array in a format of JAX. Errors: ValueError for integers that the format does not hold."""
+    given = np.asarray(x)
+    made = given.astype(dtype)
+    if given.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and (made != given).any():
+        one = given[made != given].flat[0]
+        raise ValueError(
+            f"{name}: {one} is no {np.dtype(dtype)}; JAX holds integers of 64 bits with jax_enable_x64 alone"
+        )
+    return made
+
+
 def _whole(cotangent: Any) -> Any:
     """A cotangent as an array: JAX says of what a loss does not read that it is zero."""
     is_zero = isinstance(cotangent, jax.custom_derivatives.SymbolicZero)
@@ -453,6 +473,6 @@ def function(
       options: those of Client.rollout that say how it runs (an error lists them).
     Errors: TypeError for another option; TypeError for pytrees and shapes that are not the world's, and where steps are not told, while
       tracing; those of Client.rollout where it runs; ValueError there for data that are differentiated and
-      have the name of a control.
+      have the name of a control, and for integers of 64 bits that JAX does not hold without x64.
     """
     return RolloutFunction(client, world, steps, policy, record, loops, {"diagnostics": "off", **options})

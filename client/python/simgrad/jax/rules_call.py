@@ -18,6 +18,7 @@ from simgrad.jax.rules_elementwise import carrying
 from simgrad.jax.rules_random import draws_normally, is_uniform, normals_of, uniform_of
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
+_CUSTOM_GRADIENT = f"{os.sep}custom_derivatives.py"  # the file that has it
 
 
 @rule("jit", "pjit", "closed_call", "core_call", "core_closed_call", "remat", "remat2", "checkpoint")
@@ -89,9 +90,10 @@ def _carrying(graph: Graph, x: Value, tangent: Value) -> Value:
     return carrying(graph, _frozen(graph, x), tangent)
 
 
-def _is_of_jax(called: Any) -> bool:
-    info = getattr(called.jaxpr, "debug_info", None)
-    return _JAX in str(getattr(info, "func_src_info", "")) or _JAX in str(getattr(info, "func_filename", ""))
+def _is_of_jax(backward: Any) -> bool:
+    """Whether a backward rule is one of JAX's own; that of jax.custom_gradient calls its user's."""
+    source = str(getattr(getattr(backward, "debug_info", None), "func_src_info", ""))
+    return _JAX in source and _CUSTOM_GRADIENT not in source
 
 
 @rule("custom_vjp_call", "custom_vjp_call_jaxpr")
@@ -102,7 +104,7 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
     params, graph = equation.params, low.graph
     called = params.get("call_jaxpr") or params["fun_jaxpr"]
     reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
-    if low.options.custom == "inline" or _is_of_jax(called) or not reals:
+    if low.options.custom == "inline" or _is_of_jax(params["bwd"]) or not reals:
         graph.notes["custom_vjp_call: inlined"] += 1
         return low.jaxpr(called, operands)
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]

@@ -215,9 +215,15 @@ def _bound(
         return None
     k = counter.attributes["index"]
     step, start = _step(graph, body, k, is_batched), _one_number(initial[k], is_batched)
-    if step is None or isinstance(start, Node) or start.shape:
+    if step is None or isinstance(start, Node):
         return None
-    distance = int(limit) - int(start)
+    turns = [_turns(code, int(s), int(e), step) for s, e in np.broadcast(start, limit)]
+    return None if None in turns else max(turns, default=0)
+
+
+def _turns(code: str, start: int, limit: int, step: int) -> int | None:
+    """How often a counter turns, from `start` by `step` while the comparison with the limit holds; None: without end."""
+    distance = limit - start
     if code in ("le", "ge"):
         distance += 1 if code == "le" else -1
     rising = code in ("lt", "le") or (code == "ne" and distance >= 0)

@@ -120,7 +120,10 @@ def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
     # At a base of 0 JAX's derivative by the exponent is 0, which is that of 1 to this power.
     is_zero = graph.compare("eq", base, np.zeros(base.shape))
     power = graph.emit("pow", graph.emit("stop_gradient", graph.select(is_zero, np.ones(()), base)), exponent)
-    return carrying(graph, graph.emit("pow", base, graph.emit("stop_gradient", exponent)), graph.motion(power))
+    # Less than nothing moves: x - 0 keeps the sign of a zero, x + 0 does not.
+    finite = graph.select(graph.emit("is_finite", power), power, np.zeros(()))
+    against = graph.arithmetic("sub", graph.emit("stop_gradient", finite), finite)
+    return graph.arithmetic("sub", graph.emit("pow", base, graph.emit("stop_gradient", exponent)), against)
 
 
 @rule(*COMPARISONS, "lt_to", "le_to", "eq_to")

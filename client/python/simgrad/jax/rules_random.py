@@ -47,7 +47,7 @@ def _key(low: Lowering, equation: Any) -> Node:
     return low.graph.key(shape)
 
 
-@rule("random_wrap", "random_unwrap")
+@rule("random_wrap", "random_unwrap", "random_clone")
 def _words(low: Lowering, equation: Any, operands: Operands) -> Value:
     return operands[0]
 

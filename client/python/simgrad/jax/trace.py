@@ -91,6 +91,31 @@ def traced(
             raise _python_error(error, what) from error
         except jax.errors.NonConcreteBooleanIndexError as error:
             raise _python_error(error, what) from error
+        except TypeError as error:
+            if not _mixes_formats(str(error)):
+                raise
+            raise _format_error(error, what) from error
+
+
+def _mixes_formats(text: str) -> bool:
+    return "float64" in text and any(name in text for name in ("float32", "bfloat16", "float16"))
+
+
+def _format_error(error: Exception, what: str) -> JaxWorldError:
+    """An error of JAX about a carry or a branch whose format the step fixes, as everything else is f64 here."""
+    line, text = _user_line(error)
+    told = str(error).strip().splitlines()[0]
+    return JaxWorldError(
+        f"this {what} makes no world:",
+        [
+            Problem(
+                line,
+                f"float64, in which a world is traced, meets a narrower format that the {what} fixes: {text} ({told})",
+                "give a carry or a branch the type of what it meets: jnp.zeros(n, x.dtype), jnp.zeros(n), or "
+                "param_dtype=float of a Flax module",
+            )
+        ],
+    )
 
 
 def _plain(leaf: Any) -> Any:
@@ -263,7 +288,7 @@ class StepFinder:
         source = {
             id(equation.outvars[0]): equation.invars[0]
             for equation in jaxpr.eqns
-            if equation.primitive.name in ("random_wrap", "random_unwrap")
+            if equation.primitive.name in ("random_wrap", "random_unwrap", "random_clone")
         }
 
         def origin(variable: Any) -> Any:

@@ -108,21 +108,37 @@ def forks_of(
     """
     a, b = runs
     if a.path is not None and b.path is not None and a.path.structure == b.path.structure:
-        return _by_paths(work, reference, other, (a.path, b.path))
+        return _by_paths(work, reference, other, runs, (a.path, b.path))
     return _by_signatures(work, reference, other, runs)
 
 
+def _last_steps(runs: tuple[Rollout, Rollout]) -> np.ndarray:
+    """[N] the last step that both runs of an instance took: policy "stop" ends one behind the step in which it has
+    a number that is not finite."""
+    last = np.full(runs[0].instances, runs[0].steps - 1)
+    for run in runs:
+        for bad in run.health:
+            if bad.stopped and bad.phase != "adjoint":
+                last[bad.instance] = min(last[bad.instance], bad.step)
+    return last
+
+
 def _by_paths(
-    work: Work, reference: Variant, other: Variant, paths: tuple[Path, Path]
+    work: Work,
+    reference: Variant,
+    other: Variant,
+    runs: tuple[Rollout, Rollout],
+    paths: tuple[Path, Path],
 ) -> Forks:
     differs = paths[0].first_difference(paths[1])
-    parted = differs.step >= 0
+    parted = (differs.step >= 0) & (differs.step <= _last_steps(runs))
     first = None
     if parted.any():
         step = int(differs.step[parted].min())
-        i = int(np.flatnonzero(differs.step == step)[0])
+        i = int(np.flatnonzero(parted & (differs.step == step))[0])
         first = look_closely(work, reference, other, i, step, differs.site[i], differs.index[i])
-    return Forks(parted, differs.step, list(differs.site), parted, first)
+    site = [name if at else "" for name, at in zip(differs.site, parted)]
+    return Forks(parted, np.where(parted, differs.step, -1), site, parted, first)
 
 
 def _by_signatures(
@@ -133,6 +149,7 @@ def _by_signatures(
     a, b = runs
     parted = a.path_signatures != b.path_signatures
     step, site = _loops_differ(a, b)
+    parted &= step <= _last_steps(runs)
     site = [name if differs else "" for name, differs in zip(site, parted)]
     step = np.where(parted, step, -1)
     located = step >= 0

@@ -457,6 +457,7 @@ class Writer {
   }
 
   void Commit(const Statement& s) {
+    if (s.before_stop) return Block(s.body);
     text_.Open("if (self.Commits())");
     touched_.clear();  // it waits
     Block(s.body);

@@ -15,12 +15,15 @@
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
+#include "sim/program/builder.h"
+#include "sim/program/paths.h"
 #include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/coverage.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad::tests {
 namespace {
@@ -249,6 +252,47 @@ TEST(CudaEqualityTest, EverySizeAroundAWarpGivesTheBitsOfTheReference) {
     }
     return "";
   });
+}
+
+// A world of 40 elements that have no number once x has reached 0.5.
+sim::Work StoppedWork() {
+  constexpr int64_t kInstances = 5;
+  constexpr int64_t kElements = 40;
+  sim::Builder b("stops");
+  const sim::Var x = b.State("x", {kElements});
+  const sim::Var small = b.Event("small", x, sim::Comparison::kLt, b.Literal(0.5, {kElements}));
+  b.SetNext({Select(small, x + b.Literal(0.25, {kElements}), x / (x - x))});
+  const auto world = b.Finish();
+  EXPECT_TRUE(world.ok()) << world.status();
+  const precision::Policy policy =
+      PolicyOf({.preset = "f32", .nonfinite = precision::NonFinite::kStop});
+  auto program =
+      sim::Lower(*world, policy, "", std::nullopt, nullptr, {.path = sim::PathUse::kRecorded});
+  EXPECT_TRUE(program.ok()) << program.status();
+  sim::Work work = WorkOf(*std::move(program), kInstances, 6);
+  std::vector<double> starts;
+  for (int64_t i = 0; i < kInstances * kElements; ++i) {
+    starts.push_back(-0.25 * static_cast<double>(i / kElements) - 0.1);
+  }
+  Bind(work, sim::InputKind::kState, "x", {Doubles(starts, {kInstances, kElements}), true, false});
+  work.options.record_exports = {0};
+  return work;
+}
+
+TEST(CudaEqualityTest, ThePathHoldsTheStepThatStopsAnInstance) {
+  if (FromEnvironment("SIMGRAD_SEED") != 0) GTEST_SKIP() << "one random case is asked for";
+  const sim::Work work = StoppedWork();
+  const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_TRUE(expected->result.health[0].stopped);
+  EXPECT_FALSE(expected->result.health[4].stopped);
+  // The test holds in steps 0 to 2, and no more in 3, which stops instance 0: the path stays as it was there.
+  ASSERT_EQ(expected->exports[0].bytes.size(), 5u * 6 * 5);
+  const unsigned char held[] = {0xFF, 0xFF, 0xFF, 0, 0, 0};
+  for (size_t t = 0; t < 6; ++t) EXPECT_EQ(expected->exports[0].bytes[t * 5], held[t]) << t;
+  for (const Mapping mapping : {Mapping::kThreadPerInstance, Mapping::kBlockPerInstance}) {
+    EXPECT_EQ(Difference(*expected, work, {mapping, 32, 0}, 1), "");
+  }
 }
 
 }  // namespace
