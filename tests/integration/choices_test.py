@@ -220,7 +220,7 @@ def test_a_loop_that_waits_for_all_elements_hangs_on_the_last(client, is_all):
         return sg.while_loop(lambda z: z * 0.1, x, until=until, max_iter=20, site="shrunk")
 
     loop = client.rollout(shrink, steps=1, initial={"x": [1 - 2.0**-50, 0.5, 15.0]}, policy="f64").sites["shrunk"]
-    assert loop.iterations[0] == 2
+    assert loop.iterations_max[0] == 2
     # 1.5 - 1 after a turn, and 0.15 - 1 after two.
     assert abs(loop.margin[0]) == 0.5
 
