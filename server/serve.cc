@@ -157,9 +157,11 @@ int Complain(const absl::Status& status, ExitCode code) {
 int Serve(const config::ServerConfig& config,
           const std::function<absl::StatusOr<std::unique_ptr<service::Server>>()>& create) {
   // Blocked before any thread starts, so that only the wait below sees them.
-  const sigset_t signals = EndSignals();
+  sigset_t signals = EndSignals();
+  sigaddset(&signals, SIGHUP);  // the server reads its files again
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // the write of a file that may not grow fails
   KeepFreedMemory();
 
 #ifdef NDEBUG
@@ -171,18 +173,35 @@ int Serve(const config::ServerConfig& config,
   gpr_set_log_function(&LogOfGrpc);
 
   service::SetUpLog({LevelNamed(config.log_level), config.log_lines_per_second});
-  for (const std::string& warning : config::Warnings(config)) {
-    service::LogNote(service::LogLevel::kWarning, warning);
+  absl::StatusOr<std::unique_ptr<service::Server>> created;
+  try {
+    // The first note starts the thread that writes them.
+    for (const std::string& warning : config::Warnings(config)) {
+      service::LogNote(service::LogLevel::kWarning, warning);
+    }
+    service::FlushLog(absl::ZeroDuration());
+    created = create();
+  } catch (const std::system_error& error) {
+    created = absl::UnavailableError(absl::StrCat("no thread is to be had: ", error.what()));
   }
-  const auto created = create();
-  if (!created.ok()) return Complain(created.status(), kCouldNotStart);
+  if (!created.ok()) {
+    const bool is_flag = absl::IsInvalidArgument(created.status());
+    return Complain(created.status(), is_flag ? kBadFlags : kCouldNotStart);
+  }
   service::Server& server = **created;
   std::printf("%s\n", server.Banner().c_str());
   std::fflush(stdout);
 
   // Other reasons to end the process are looked for between signals.
   constexpr timespec kLook = {0, 200'000'000};
-  while (sigtimedwait(&signals, nullptr, &kLook) < 0) {
+  for (;;) {
+    const int signal = sigtimedwait(&signals, nullptr, &kLook);
+    if (signal == SIGHUP) {
+      server.ReadFilesAgain();
+      service::LogNote(service::LogLevel::kInfo, "SIGHUP: files were read again");
+    } else if (signal > 0) {
+      break;
+    }
     // A call into the driver of a lost device may never return, nor may whatever made the check of
     // ourselves fail.
     if (server.HasLostDevice()) {

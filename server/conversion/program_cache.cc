@@ -180,7 +180,9 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
       return compilation.StatusOf(lowered.status(), "");
     }
     // The loops of a gradient stand beside its spec, those of a kept rollout in `keep`.
-    const bool is_beside = field == "spec" && sim::FieldOf(lowered.status()).starts_with("loops");
+    // A gradient says how loops are differentiated beside its spec, and a Vjp beside its handle.
+    const bool is_of_call = field == "spec" || field == "handle";
+    const bool is_beside = is_of_call && sim::FieldOf(lowered.status()).starts_with("loops");
     return compilation.StatusOf(sim::InField(is_beside ? "" : field, lowered.status()),
                                 "INVALID_FIELD");
   }

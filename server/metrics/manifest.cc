@@ -615,22 +615,19 @@ const std::vector<Method>& Methods() {
                                     "Unavailable",
                                     "Unauthenticated",
                                     "Internal"};
+  // No work: what may end these is the request itself, a limit, and a caller that leaves or is too slow.
+  static const Values kQuickCodes = {
+      "OK",          "Canceled",        "InvalidArgument", "DeadlineExceeded", "ResourceExhausted",
+      "Unavailable", "Unauthenticated", "Internal"};
   static const Values kVjpCodes = [] {
     Values codes = kWorkCodes;
     codes.insert(codes.end() - 1, "NotFound");
     return codes;
   }();
   static const auto* const methods = new std::vector<Method>{
-      {"GetServerInfo",
-       "unary",
-       {"OK", "InvalidArgument", "Unauthenticated", "ResourceExhausted", "Internal"}},
-      {"ListWorlds",
-       "unary",
-       {"OK", "InvalidArgument", "Unauthenticated", "ResourceExhausted", "Internal"}},
-      {"DescribeProgram",
-       "unary",
-       {"OK", "InvalidArgument", "Unimplemented", "DeadlineExceeded", "ResourceExhausted",
-        "FailedPrecondition", "Unavailable", "Unauthenticated", "Internal"}},
+      {"GetServerInfo", "unary", kQuickCodes},
+      {"ListWorlds", "unary", kQuickCodes},
+      {"DescribeProgram", "unary", kWorkCodes},
       {"Rollout", "server_stream", kWorkCodes},
       {"Gradient", "server_stream", kWorkCodes},
       {"Vjp", "server_stream", kVjpCodes},

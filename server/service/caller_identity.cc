@@ -44,11 +44,15 @@ absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(const grpc::ServerC
     if (!owner.ok()) return owner.status();
     return callers.Find(owner->name, owner->limits);
   }
+  return callers.Find(PeerOf(context));
+}
+
+std::string PeerOf(const grpc::ServerContextBase& context) {
   if (const auto auth = context.auth_context(); auth != nullptr && auth->IsPeerAuthenticated()) {
     const std::vector<grpc::string_ref> names = auth->GetPeerIdentity();
-    if (!names.empty()) return callers.Find(std::string(names[0].data(), names[0].size()));
+    if (!names.empty()) return std::string(names[0].data(), names[0].size());
   }
-  return callers.Find(AddressOf(context.peer()));
+  return AddressOf(context.peer());
 }
 
 }  // namespace simgrad::server::service

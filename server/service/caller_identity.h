@@ -19,6 +19,9 @@ absl::StatusOr<std::shared_ptr<scheduling::Caller>> CallerOf(const grpc::ServerC
                                                              TokenGate* tokens,
                                                              scheduling::Callers& callers);
 
+// The name in the certificate of a call's peer, else its address: whoever has no token that counts.
+std::string PeerOf(const grpc::ServerContextBase& context);
+
 // The host of "ipv4:127.0.0.1:5000" or "ipv6:%5B::1%5D:5000", as PeerAddress::host says it: of IPv6
 // the network of 64 bits, or one host would be as many callers as it likes. Else as it is.
 std::string AddressOf(const std::string& peer);

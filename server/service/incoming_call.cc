@@ -143,7 +143,11 @@ void IncomingCall::EndRefused(const scheduling::Refusal& refusal) {
   record.request_id = NewRequestId();
   record.method = method_->name;
   record.trace_parent = MetadataOf(context_, "traceparent");
-  if (caller_.ok()) record.caller = (*caller_)->name();
+  if (caller_.ok()) {
+    record.caller = (*caller_)->name();
+  } else {
+    record.peer = PeerOf(context_);
+  }
   bool left = false;
   {
     std::lock_guard lock(mutex_);

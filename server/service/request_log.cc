@@ -183,7 +183,8 @@ std::string LogLine(const RequestRecord& record) {
   line.Text("request_id", record.request_id);
   AddTrace(record.trace_parent, line);
   line.Text("method", record.method);
-  if (!record.caller.empty()) line.Text("caller", record.caller);
+  const std::string& caller = record.caller.empty() ? record.peer : record.caller;
+  if (!caller.empty()) line.Text("caller", caller);
   if (!record.world.empty()) {
     line.Text("world", record.world)
         .Integer("instances", record.instances)

@@ -37,6 +37,7 @@ struct RequestRecord {
   std::string trace_parent;  // as the caller sent it; may be empty or nonsense
   std::string method;
   std::string caller;  // scheduling/caller.h; empty where it is not known
+  std::string peer;    // of one that is not known: PeerOf in caller_identity.h
   std::string world;   // metric label: a built-in world or custom; may be empty
   int64_t instances = 0;
   int64_t steps = 0;

@@ -74,6 +74,17 @@ int64_t ContentBytesOf(const config::ServerConfig& config, int64_t memory_limit_
   return std::max(bytes, 2 * Contents::kBesideContent);
 }
 
+absl::Status CheckShares(const config::ServerConfig& config, int64_t memory_limit_bytes) {
+  for (const auto& [flag, bytes] : {std::pair("kept_run_bytes", config.kept_run_bytes),
+                                    std::pair("content_bytes", config.content_bytes)}) {
+    if (bytes <= memory_limit_bytes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "=", bytes, ": must be at most the memory limit, ",
+                     memory_limit_bytes, " bytes (--memory_limit_bytes)"));
+  }
+  return absl::OkStatus();
+}
+
 v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& device,
                             int64_t memory_limit_bytes) {
   v1::ServerInfo info;
@@ -231,6 +242,9 @@ void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, in
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kAskAfter);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kAnswerWithin);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // A caller may ask as well, while its work says nothing for long. gRPC would allow that every five minutes.
+  constexpr int kMayAskEvery = 5'000;
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMayAskEvery);
   grpc::ResourceQuota quota("simgrad");
   quota.Resize(static_cast<size_t>(quota_bytes));
   // The threads of reflection and channelz, which hold one for each call.
@@ -298,6 +312,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   const int64_t memory = config.memory_limit_bytes > 0
                              ? config.memory_limit_bytes
                              : DefaultMemoryBudget(*device, HostMemoryBytes());
+  if (absl::Status status = CheckShares(config, memory); !status.ok()) return status;
   const int workers = config.workers > 0 ? config.workers : device->threads;
   server->scheduler_ = std::make_unique<scheduling::Scheduler>(
       scheduling::SchedulerOptions{workers, config.queue_capacity, memory});
@@ -421,11 +436,16 @@ void Server::TellExpiry() {
   metrics_->tls_certificate_expiry.Set(static_cast<double>(expiry));
 }
 
+void Server::ReadFilesAgain() {
+  if (tls_ == nullptr) return;
+  if (!tls_->Refresh()) metrics_->certificate_reload_failures.Increment();
+  TellExpiry();
+}
+
 void Server::WatchCertificate(absl::Duration interval) {
   certificate_watch_ = std::jthread([this, interval](const std::stop_token& stop) {
     do {
-      if (!tls_->Refresh()) metrics_->certificate_reload_failures.Increment();
-      TellExpiry();
+      ReadFilesAgain();
     } while (!StopsWithin(interval, stop));
   });
 }

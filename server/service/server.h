@@ -78,6 +78,8 @@ class Server {
     return std::as_const(*scheduler_).preparation();
   }
   metrics::ServerMetrics& metrics() { return *metrics_; }
+  // The TLS files, before they are due; others are looked at whenever they matter.
+  void ReadFilesAgain();
   const SelfCheck* self_check() const { return self_check_.get(); }  // null: none asked for
 
  private:

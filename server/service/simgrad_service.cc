@@ -52,7 +52,11 @@ class UnaryCall {
     record_.request_id = NewRequestId();
     record_.method = method;
     record_.trace_parent = MetadataOf(call.context, "traceparent");
-    if (call.caller.ok()) record_.caller = (*call.caller)->name();
+    if (call.caller.ok()) {
+      record_.caller = (*call.caller)->name();
+    } else {
+      record_.peer = PeerOf(call.context);
+    }
   }
 
   void Answer(const absl::StatusOr<grpc::ByteBuffer>& response) {
@@ -216,7 +220,9 @@ void Stream(const CallContext& shared, metrics::Mode mode, const std::string& me
   auto call = std::make_shared<StreamingCall>(shared, mode, method, DeadlineOf(asked.context),
                                               MetadataOf(asked.context, "traceparent"));
   auto* reactor = StreamReactor::Open(call, answer, *shared.streams);
-  if (!asked.caller.ok()) return call->Deny(asked.caller.status(), reactor);
+  if (!asked.caller.ok()) {
+    return call->Deny(asked.caller.status(), reactor, PeerOf(asked.context));
+  }
   const auto size = static_cast<int64_t>(asked.request.Length());
   if (!call->Arrive(*asked.caller, size, reactor)) return;
   const std::string caller = (*asked.caller)->name();

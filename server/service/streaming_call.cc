@@ -66,8 +66,9 @@ StreamingCall::StreamingCall(const CallContext& context, metrics::Mode mode,
   record_.trace_parent = trace_parent;
 }
 
-void StreamingCall::Deny(const absl::Status& status, Outbox* outbox) {
+void StreamingCall::Deny(const absl::Status& status, Outbox* outbox, const std::string& peer) {
   outbox_ = outbox;
+  record_.peer = peer;
   End(status);
 }
 

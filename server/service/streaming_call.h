@@ -67,7 +67,7 @@ class StreamingCall final : public sim::Observer,
   const std::string& caller_name() const { return caller_->name(); }  // once it has arrived
   void Begin(Prepare prepare, Preparation cost);
   // Instead of Begin: ends the call. `outbox`: as for Arrive.
-  void Deny(const absl::Status& status, Outbox* outbox);
+  void Deny(const absl::Status& status, Outbox* outbox, const std::string& peer = "");
 
   void OnCancel();
   void OnDone();

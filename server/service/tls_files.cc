@@ -8,7 +8,7 @@
 
 #include <ctime>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,9 +46,12 @@ Certificate FirstOf(const std::string& pem) {
   return at_end ? std::move(first) : nullptr;
 }
 
+// Empty where it cannot be read: a folder opens as a file does, and fails when it is read.
 std::string TextOf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text ? std::move(text).str() : "";
 }
 
 absl::Status NotReadable(const std::string& flag, const std::string& path,

@@ -114,8 +114,10 @@ absl::Status CheckWrt(const google::protobuf::RepeatedPtrField<v1::InputName>& w
   for (int i = 0; i < wrt.size(); ++i) {
     const v1::InputName& name = wrt[i];
     const std::string path = absl::StrCat("wrt[", i, "]");
-    if (name.kind() == v1::INPUT_KIND_UNSPECIFIED) {
-      return InvalidField(absl::StrCat(path, ".kind"), "must be state, param or control");
+    if (name.kind() == v1::INPUT_KIND_UNSPECIFIED || !v1::InputKind_IsValid(name.kind())) {
+      return InvalidField(
+          absl::StrCat(path, ".kind"),
+          absl::StrCat("must be state, param or control, not the number ", name.kind()));
     }
     const FieldSchema* input = schema.inputs.Find(name.kind(), name.name());
     if (input == nullptr || !input->differentiable) {

@@ -76,7 +76,7 @@ class RegionMaker {
   void Stored(const View& state, Format format);  // the ranges of what was stored
   // From now on these additions are counted; they outlive the maker.
   void CountAdditions(const Additions* additions) { additions_ = additions; }
-  // What `body` emits is for instances that the policy does not stop at this step, or for all that ran it.
+  // Emits `body` for instances that the policy does not stop at this step, or for all that ran it.
   enum class Committed : uint8_t { kUnlessStopped, kAlways };
   void Commit(const std::function<void()>& body, Committed when = Committed::kUnlessStopped);
   Register One(const View& view);  // of a value of one element

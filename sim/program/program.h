@@ -175,7 +175,7 @@ struct Export {
   std::string name;
   ValueId value = ValueId::kNone;
   bool observable = true;
-  // What a pass tells of a step: it holds also for the step in which policy `stop` ends an instance.
+  // A pass tells it of a step, also of the one in which policy `stop` ends an instance.
   bool of_every_step = false;
 };
 

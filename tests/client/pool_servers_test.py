@@ -11,9 +11,10 @@ from fake_server import FakeClock, FakeServer, answer, refuse, work, world
 
 import simgrad as sg
 from simgrad.clock import Clock
-from simgrad.failure import Kind
+from simgrad.failure import Reached
 from simgrad.pool import servers as servers_of_pool
-from simgrad.pool.servers import Address, Server, Servers, shares
+from simgrad.pool.balance import Balance, shares
+from simgrad.pool.servers import Address, Server, Servers
 from simgrad.v1 import simgrad_pb2
 
 
@@ -297,7 +298,7 @@ def test_a_name_is_looked_up_at_once_after_a_server_was_lost(named):
     addresses, servers, _, _ = named
     lost = servers.known()[0]
     addresses.append("10.0.0.2")
-    servers.lost(lost, Kind.UNSENT)
+    servers.failed(lost, sg.Unavailable("failed to connect to all addresses"), Reached(), [])
     assert "ipv4:10.0.0.2:7" in targets(servers)
 
 
@@ -312,6 +313,128 @@ def test_while_names_cannot_be_looked_up_what_was_known_stays(named):
 def test_a_name_server_of_ones_own_is_refused():
     with pytest.raises(ValueError, match="would be one server to a pool; dns:///host:port is all addresses"):
         sg.Pool("dns://10.0.0.53/sim.lab:7")
+
+
+# ---- Servers that freeze ----
+
+
+def hangs_until(over):
+    """The stream of a server that sends nothing until `over(context)`, and answers nobody else meanwhile."""
+
+    def stream(n, context):
+        while not over(context):
+            time.sleep(0.01)
+        return parts_of(256)
+
+    return stream
+
+
+def lost(pool):
+    return {server.target for server in pool._service.servers.known() if server.info is None}
+
+
+def test_a_server_that_froze_between_two_calls_costs_one_of_them(fakes):
+    one, two = fakes(), fakes()
+    one.stream = two.stream = lambda n, context: parts_of(256)
+    thawed = threading.Event()
+    with sg.Pool([one.target, two.target], most_instances=256, timeout=60) as pool:
+        pool.rollout(world(), **rows())
+        two.stream = hangs_until(lambda context: thawed.is_set())
+        try:
+            with pytest.raises(sg.DeadlineExceeded, match=f"before the answer began .at {two.target}"):
+                pool.rollout(world(), **rows(), timeout=1)
+            asked = one.calls
+            assert pool.rollout(world(), **rows()).ok.all() and one.calls == asked + 2
+            assert pool.rollout(world(), **work()).tries == 1  # a batch that is not cut
+        finally:
+            thawed.set()
+        eventually(lambda: pool.infos().keys() == {one.target, two.target})
+
+
+def test_a_server_that_is_only_slow_comes_back_by_itself(fakes, monkeypatch):
+    monkeypatch.setattr(servers_of_pool, "_DOWN_SECONDS", 1000.0)
+    one, two = fakes(), fakes()
+    one.stream = lambda n, context: parts_of(256)
+    two.stream = hangs_until(lambda context: not context.is_active())
+    with sg.Pool([one.target, two.target]) as pool:
+        pool.infos()
+        asked = two.infos
+        with pytest.raises(sg.DeadlineExceeded):
+            pool.rollout(world(), **rows(), timeout=1)
+        eventually(lambda: two.infos == asked + 1 and not lost(pool))
+
+
+def test_all_servers_that_froze_are_noticed_by_one_call(fakes):
+    one, two, three = fakes(), fakes(), fakes()
+    one.stream = lambda n, context: parts_of(256)
+    thawed = threading.Event()
+    two.stream = three.stream = hangs_until(lambda context: thawed.is_set())
+    with sg.Pool([one.target, two.target, three.target]) as pool:
+        try:
+            with pytest.raises(sg.DeadlineExceeded):
+                pool.rollout(world(), **dict(work(), initial={"x": np.zeros((768, 1))}), timeout=1)
+            eventually(lambda: lost(pool) == {two.target, three.target})
+        finally:
+            thawed.set()
+
+
+def test_a_call_that_is_not_cut_notices_a_frozen_server(fakes):
+    one, two = fakes(), fakes()
+    one.stream = two.stream = lambda n, context: parts_of(1)
+    thawed = threading.Event()
+    with sg.Pool([one.target, two.target], timeout=60) as pool:
+        pool.infos()
+        two.stream = hangs_until(lambda context: thawed.is_set())
+        try:
+            with pytest.raises(sg.DeadlineExceeded, match=f"at {two.target}"):
+                for _ in range(2):
+                    pool.rollout(world(), **work(), timeout=1)
+            for _ in range(3):
+                assert pool.rollout(world(), **work()).ok.shape == (1,)
+        finally:
+            thawed.set()
+
+
+# ---- Limits, errors and targets ----
+
+
+@pytest.mark.parametrize("limit", ["max_instances", "max_request_bytes"])
+@pytest.mark.parametrize("largest", [100, 100_000])  # less than the request has, and more
+def test_a_request_that_is_not_cut_goes_where_limits_allow_the_most(fakes, limit, largest):
+    one, two = fakes(), fakes()
+    setattr(one.info.limits, limit, 50)
+    setattr(two.info.limits, limit, largest)
+    two.stream = lambda n, context: refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", "at two")
+    with sg.Pool([one.target, two.target]) as pool:
+        for _ in range(3):
+            with pytest.raises((sg.InvalidArgument, sg.ResourceExhausted), match=f"at two|takes {largest}"):
+                pool.rollout(world(), **rows(), weights=np.ones(511))
+    assert one.calls == 0
+
+
+def test_an_error_tells_its_server_and_all_tries_of_the_call(fakes):
+    one = fakes()
+    one.stream = lambda n, context: refuse(context, grpc.StatusCode.UNAVAILABLE, "DRAINING")
+    with sg.Pool(one.target, most_instances=256, retry=sg.Retry(tries=3, first_wait=0.001)) as pool:
+        with pytest.raises(sg.Unavailable) as failed:
+            pool.rollout(world(), **rows())
+        assert str(failed.value).startswith(f"not now ({failed.value.tries} tries; at {one.target}; ")
+        assert failed.value.tries >= 3
+
+
+def test_an_error_of_a_shard_names_one_server(fakes):
+    one, two = fakes(), fakes()
+    one.stream = lambda n, context: parts_of(256)
+    two.stream = lambda n, context: context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+    with sg.Pool([one.target, two.target], retry=False) as pool:
+        with pytest.raises(sg.Unavailable, match=f"^the connection to {two.target} broke"):
+            pool.rollout(world(), **rows())
+
+
+def test_a_function_may_give_one_target(fakes):
+    one = fakes()
+    with sg.Pool(lambda: one.target) as pool:
+        assert pool.infos().keys() == {one.target}
 
 
 # ---- Shares ----
@@ -348,3 +471,58 @@ def test_an_answer_that_took_no_time_tells_no_speed():
     one.measured(b"work", 100.0, 0.0)
     one.measured(b"work", 0.0, 1.0)
     assert one.rate(b"work") is None
+
+
+def named_server(target, speed):
+    made = Server(Address(target, ""), grpc.insecure_channel(target), Clock())
+    made.info = simgrad_pb2.ServerInfo()
+    made.measured(b"work", speed, 1.0)
+    return made
+
+
+def dealt(balance, servers, kind=b"work", instances=1000):
+    return [(share.server.target, share.part) for share in balance.of(servers, kind, instances)]
+
+
+def test_the_cut_of_the_same_work_stays_until_another_is_faster_by_a_fifth():
+    balance = Balance()
+    a, b = named_server("localhost:1", 100.0), named_server("localhost:2", 100.0)
+    first = dealt(balance, [a, b])
+    assert first == [("localhost:1", 100.0), ("localhost:2", 100.0)]
+    b.measured(b"work", 160.0, 1.0)  # 130 in the mean: even parts take 1.15 times as long as the best
+    assert dealt(balance, [a, b]) == dealt(balance, [b, a]) == first
+    assert dealt(balance, [a, b], instances=999) == [("localhost:1", 100.0), ("localhost:2", 130.0)]
+    b.measured(b"work", 170.0, 1.0)  # 150: 1.25 times
+    assert dealt(balance, [b, a]) == [("localhost:1", 100.0), ("localhost:2", 150.0)]
+    assert dealt(balance, [a]) == [("localhost:1", 100.0)]
+
+
+class Timed(Server2):
+    """Answers shards of any size, with its speed in instance-steps per second; notes their sizes."""
+
+    def __init__(self, speed):
+        super().__init__()
+        self.speed, self.sizes = speed, []
+
+    def Rollout(self, request, context):
+        self.sizes.append(request.spec.instances)
+        for part in parts_of(request.spec.instances):
+            if part.HasField("result"):
+                part.result.phase_seconds["forward"] = request.spec.instances * 8 / self.speed
+            yield simgrad_pb2.RolloutResponse(parts=[part])
+
+
+def test_constant_arrays_of_instances_are_cut_at_the_same_places_in_each_call():
+    """The second server seems faster by 15 percent, which would move the cut by a block of ids."""
+    one, two = Timed(1000.0), Timed(1150.0)
+    try:
+        with sg.Pool([one.target, two.target]) as pool:
+            call = lambda: pool.rollout(world(), **dict(work(), initial={"x": np.zeros((8192, 1))}))
+            for _ in range(3):
+                call()
+            assert one.sizes == two.sizes == [4096] * 3
+            two.speed = 4000.0
+            eventually(lambda: call().ok.all() and one.sizes[-1] < 3000)
+    finally:
+        one.stop()
+        two.stop()

@@ -1,5 +1,7 @@
 """Keys, constants, defaults and options that mean nothing are refused where they are written."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -81,6 +83,11 @@ def test_options_of_a_gradient_that_mean_nothing_are_refused():
         request.gradient_request(spec, dict, wrt=[1])
     with pytest.raises(TypeError, match="weights: numbers, not an array of dtype complex128"):
         request.gradient_request(spec, dict, weights=[1j])
+    for shape in ((2, 3), (6, 1), ()):
+        with pytest.raises(ValueError, match=f"weights: one number for each instance, not an array of shape {re.escape(str(shape))}"):
+            request.gradient_request(spec, dict, weights=np.ones(shape))
+        with pytest.raises(ValueError, match="weights: one number for each instance"):
+            request.rollout_request(spec, weights=np.ones(shape))
     with pytest.raises(TypeError, match=r"loops\['fp'\] is a simgrad.Truncated"):
         request.gradient_request(spec, dict, loops={"fp": "implicit"})
     with pytest.raises(TypeError, match="keep is True or a simgrad.Keep"):
@@ -88,6 +95,20 @@ def test_options_of_a_gradient_that_mean_nothing_are_refused():
     with pytest.raises(ValueError, match="wrt names no input"):
         request.gradient_request(spec, dict, wrt=iter([]))
     assert kept.kept_as(np.True_) == sg.Keep() and kept.kept_as(np.False_) is None
+
+
+@pytest.mark.parametrize("given", [5, [5], None, np.float64(2.0), np.array(5)])
+def test_names_that_are_none_are_refused_by_their_argument(given):
+    told = lambda argument, what: pytest.raises(TypeError, match=f"{argument}: names of {what}, not ")
+    with sg.Client("localhost:1") as client:
+        for call in (client.rollout, client.gradient):
+            with told("record", "states and observables"):
+                call(sg.World("w"), steps=0, record=given)
+        with told("margins", "sites"):
+            client.rollout(sg.World("w"), steps=0, margins=given)
+        if given is not None:
+            with told("wrt", "inputs"):
+                client.gradient(sg.World("w"), steps=0, wrt=given)
 
 
 @pytest.mark.parametrize("names", [["k", "h"], ("k", "h"), np.array(["k", "h"]), iter(["k", "h"])])

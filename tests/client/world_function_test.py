@@ -200,3 +200,40 @@ def test_costs_of_one_name_are_one_objective():
 def test_a_shape_that_is_none_says_how_a_dtype_is_written(shape):
     with pytest.raises(TypeError, match=r'whole numbers; a dtype is State\(3, dtype="i32"\)'):
         sg.State[shape]
+
+
+def test_what_the_function_returns_is_told_by_the_line_of_its_def():
+    @sg.world(
+        x=sg.State(),
+        c=sg.State(dtype="i32"),
+    )
+    def counts(x, c):
+        return {"x": x, "c": c + 0.5}
+
+    line = counts._function.__code__.co_firstlineno + 4
+    with pytest.raises(ValueError, match=rf"^world_function_test.py:{line}: state c is i32\[\], and becomes real\[\]"):
+        counts.program
+
+
+def test_what_an_argument_declares_is_told_by_the_line_of_the_def():
+    @sg.world
+    def counts(x: sg.State, t: sg.Step = 3):
+        return x
+
+    line = counts._function.__code__.co_firstlineno + 1
+    with pytest.raises(TypeError, match=f"^world_function_test.py:{line}: t: a Step is counted"):
+        counts.program
+
+
+def test_a_start_is_told_by_the_line_of_its_def():
+    @sg.world
+    def starts(x: sg.State[2]):
+        return x
+
+    @starts.initial
+    def start(x):
+        return {"y": x}
+
+    line = start.__code__.co_firstlineno + 1
+    with pytest.raises(ValueError, match=rf"^world_function_test.py:{line}: initial\(\) knows no state y"):
+        starts.program

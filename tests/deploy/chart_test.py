@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from chart import CASES, CHART, VALUES, RenderError, case, container, flags, objects, pod, render
-from live_server import ROOT, LiveServer
+from live_server import BINARY, ROOT, LiveServer
 from server_flags import server_flags
 from simgrad import command_line
 
@@ -65,6 +65,9 @@ WRONG = {
     "TLS without a secret": {"tls": {"enabled": True}},
     "plaintext that nobody allowed": {"allowInsecure": False},
     "client certificates without TLS": {"tls": {"mutual": True}},
+    "a secret without TLS": {"tls": {"secretName": "simgrad-tls"}},
+    "memory that the server refuses": {"server": {"memoryBudget": 16777215}},
+    "an alert that is none": {"prometheusRule": {"disabled": ["SimgradQueueWait"]}},
     "KEDA without Prometheus": {"autoscaling": {"kind": "keda"}},
     "a collector without a port": {"tracing": {"endpoint": "collector.observability"}},
     "a collector with a scheme": {"tracing": {"endpoint": "http://collector.observability:4317"}},
@@ -91,6 +94,12 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
     for values, message in (
         ({"allowInsecure": False}, "tls.enabled is false"),
         ({"tls": {"enabled": True}}, "tls.secretName"),
+        ({"tls": {"secretName": "simgrad-tls"}}, "tls.secretName: has no use while tls.enabled is false"),
+        ({"server": {"memoryBudget": 16777215}}, "server.memoryBudget: at least 16777216"),
+        (
+            {"prometheusRule": {"enabled": True, "disabled": ["SimgradQueueWait"]}},
+            "prometheusRule.disabled: there is no alert SimgradQueueWait",
+        ),
         ({"tracing": {"caSecretName": "collector-ca"}}, "tracing.endpoint"),
         ({"autoscaling": {"kind": "keda"}}, "autoscaling.prometheusUrl"),
         ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas"),
@@ -101,6 +110,19 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
         file.write_text(yaml.safe_dump(values))
         with pytest.raises(RenderError, match=re.escape(message)):
             render(file)
+
+
+def test_alerts_that_can_be_left_out_are_those_of_the_rules(rules_text):
+    names = SCHEMA["properties"]["prometheusRule"]["properties"]["disabled"]["items"]["enum"]
+    assert names == re.findall(r"- alert: (\w+)", rules_text), "deploy/kubernetes/simgrad/values.schema.json"
+
+
+def test_the_least_memory_is_that_of_the_server():
+    whole = SCHEMA["properties"]["server"]["properties"]["memoryBudget"]["oneOf"][1]
+    told = subprocess.run(
+        [BINARY, f"--memory_limit_bytes={whole['minimum'] - 1}", "--port=0"], capture_output=True, text=True, timeout=60
+    )
+    assert told.returncode != 0 and f"at least {whole['minimum']} bytes" in told.stdout + told.stderr
 
 
 def test_every_value_is_used_and_every_use_has_a_value():

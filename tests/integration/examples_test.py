@@ -64,6 +64,17 @@ def test_python_of_the_readme_runs(root, page, server):
         assert done.returncode == 0, done.stderr
 
 
+def test_the_sentences_that_why_shows_are_those_that_it_prints(root, server):
+    (block,) = re.findall(r"```python\n(.*?)```", (root / "docs/why.md").read_text(), re.DOTALL)
+    shown = re.findall(r"((?:^ *# .*\n)+)", block, re.MULTILINE)
+    code = block.replace("localhost:8001", server.target)
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    sentences = [" ".join(line.strip()[2:] for line in text.splitlines()) for text in shown]
+    assert len(sentences) == 2 and "knife edge" in sentences[1]
+    for sentence in sentences:
+        assert sentence in printed.splitlines()
+
+
 def test_the_docstring_of_the_package_runs(server):
     code = "\n".join(line[4:] for line in sg.__doc__.splitlines() if line.startswith("    "))
     done = subprocess.run(

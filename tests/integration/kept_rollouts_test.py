@@ -110,6 +110,9 @@ def test_what_is_wrong_is_named_by_its_field(client):
     with pytest.raises(sg.InvalidArgument) as wrong:
         client.rollout(BALL, keep=sg.Keep(state=["nothing"]), **WORK)
     assert wrong.value.field == "keep.cotangent_final_state[0]"
+    with pytest.raises(sg.InvalidArgument) as wrong:
+        kept.vjp(cotangents(0), loops={"nothing": sg.Truncated(1)})
+    assert wrong.value.field == "loops[0].site"
     with pytest.raises(sg.FailedPrecondition, match="keep=True"):
         client.rollout(BALL, **WORK).vjp(cotangents(0))
 

@@ -1,6 +1,7 @@
 """Compiled code of the CPU outlives a restart of the shipped server, and is believed only where it is whole
 and nobody else may have written it."""
 
+import resource
 import urllib.request
 
 import numpy as np
@@ -98,3 +99,12 @@ def test_a_file_that_is_not_to_be_believed_is_compiled_anew(start, kept, spoil):
     server = start()
     assert differences(expected, ask(server)) == []
     assert compiles(server, "quick") == 1
+
+
+def test_a_file_that_may_not_grow_ends_nothing(start):
+    server = start()
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    assert ask(server).ok.all()
+    eventually(lambda: compiles(server) > 0)
+    assert ask(server).ok.all()
+    assert server.process.poll() is None

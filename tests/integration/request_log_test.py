@@ -99,3 +99,16 @@ def test_a_trace_id_is_logged_only_where_it_is_one(start):
             call(b"", metadata=[("traceparent", value)])
     traced = [line.get("trace_id") for line in lines_of(server) if line["event"] == "request"]
     assert traced == [None] * len(bad) + [trace] * len(good)
+
+
+def test_a_call_without_a_token_is_of_its_address(start, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("secret\n")
+    server = start(f"--token_file={tokens}")
+    with sg.Client(server.target, token="guessed", retry=False) as client:
+        for call in (client.info, lambda: client.rollout(BALL, **FALL)):
+            with pytest.raises(sg.Unauthenticated):
+                call()
+    refused = [line for line in lines_of(server) if line["event"] == "request"]
+    assert len(refused) >= 2
+    assert {(line["code"], line["caller"]) for line in refused} <= {("Unauthenticated", "127.0.0.1"), ("Unauthenticated", "::1")}

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -204,6 +205,26 @@ class TestTls:
         warnings = [line for line in notes(server) if line["level"] == "warning"]
         assert len(warnings) <= 2 * len(complaints)  # told once, not at every look
 
+    def test_a_certificate_that_became_a_folder_changes_nothing_and_sighup_reads_again(self, authority, start, tmp_path):
+        """Containers make a folder where the source of a file's mount is missing."""
+        first, second = authority.sign("kept"), authority.sign("next", days=60)
+        certificate, key = tmp_path / "certificate", tmp_path / "key"
+        certificate.write_bytes(first[0].read_bytes())
+        key.write_bytes(first[1].read_bytes())
+        server = start(*tls_flags((certificate, key)), "--tls_reload_interval=1h")
+        before = expiry(server)
+        certificate.unlink()
+        certificate.mkdir()
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: failed_reloads(server)["certificate"] == 1)
+        assert answers(server.target, credentials=sg.tls(authority.certificate)) and expiry(server) == before
+        certificate.rmdir()
+        certificate.write_bytes(second[0].read_bytes())
+        key.write_bytes(second[1].read_bytes())
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: expiry(server) > before)
+        assert answers(server.target, credentials=sg.tls(authority.certificate))
+
     def test_what_grpc_says_of_a_failed_handshake_is_a_line_of_json(
         self, authority, server_files, start
     ):
@@ -325,6 +346,7 @@ class TestExposure:
             (["--tls_key=x"], "--tls_certificate"),
             (["--tls_client_ca=x"], "--tls_certificate"),
             (["--tls_certificate=/no/such", "--tls_key=/no/such"], "--tls_certificate"),
+            (["--tls_certificate=/tmp", "--tls_key=/tmp"], "--tls_certificate"),
             (["--token_file=/no/such"], "--token_file"),
             (["--kernel_cache=/dev/null/kernels"], "--kernel_cache"),
         ],
@@ -338,6 +360,13 @@ class TestExposure:
             )  # fmt: skip
             assert ended.returncode == 2
             assert named in ended.stderr
+
+    @pytest.mark.parametrize("flag", ["--kept_run_bytes", "--content_bytes"])
+    def test_a_share_of_the_memory_is_not_more_than_all(self, flag):
+        limits = ["--memory_limit_bytes=268435456", f"{flag}=268435457"]
+        ended = subprocess.run([BINARY, "--port=0", "--metrics_port=0", *limits], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 2
+        assert f"{flag}=268435457: must be at most the memory limit, 268435456 bytes" in ended.stderr
 
     def test_validate_config_is_silent_about_a_good_one(self, server_files, authority):
         other = authority.sign("another")

@@ -489,6 +489,15 @@ class TestUploads:
         connection.close()
         assert ask(server)
 
+    @pytest.mark.parametrize("path", [INFO, ROLLOUT])
+    def test_that_never_come_count_as_late(self, start, path):
+        server = start("--upload_timeout=300ms")
+        connection = http2.Connection(server.port)
+        connection.start(path)
+        eventually(lambda: refused(server, "deadline") == 1)
+        assert handled(server, "DeadlineExceeded") == 1 and handled(server, "Internal") == 0
+        connection.close()
+
     def test_without_a_token_are_not_waited_for(self, start, tmp_path):
         tokens = tmp_path / "tokens"
         tokens.write_text("secret\n")

@@ -542,6 +542,11 @@ TEST_F(RequestValidation, DescribeNamesWhatIsWrongWithAnAdjoint) {
   EXPECT_EQ(field_of([](auto& r) { r.add_cotangent_trajectory("w"); }), "cotangent_trajectory[0]");
   EXPECT_EQ(field_of([](auto& r) { r.add_wrt()->set_name("k"); }), "wrt[0].kind");
   EXPECT_EQ(field_of([](auto& r) {
+              r.add_wrt()->set_name("k");
+              r.mutable_wrt(0)->set_kind(static_cast<v1::InputKind>(99));
+            }),
+            "wrt[0].kind");
+  EXPECT_EQ(field_of([](auto& r) {
               r.set_adjoint(false);
               r.clear_cotangent_final_state();
               r.add_wrt()->set_name("k");

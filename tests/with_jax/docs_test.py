@@ -2,14 +2,17 @@
 
 import re
 
+import pytest
 
-def test_the_example_runs(root, server, tmp_path, capsys):
+
+@pytest.mark.parametrize("name", ["step", "pendulum"])
+def test_the_example_runs_whatever_its_file_is_called(root, server, tmp_path, capsys, name):
     page = (root / "docs/jax.md").read_text()
     code = re.search(r"```python\n(import.*?)```", page, re.DOTALL)[1]
-    source = tmp_path / "step.py"
+    source = tmp_path / f"{name}.py"
     source.write_text(code.replace("localhost:8001", server.target))
     exec(compile(source.read_text(), str(source), "exec"), {})
     printed = capsys.readouterr().out
     assert "state: v, x" in printed and "observables: energy" in printed
-    assert "step.py:" in printed
+    assert re.search(rf"{name}\.step\.1 {name}\.py:\d+$", printed.strip())
     assert re.search(r"worst of 3 leaves: \w+: \d\S* at step", printed)

@@ -133,6 +133,10 @@ class Client:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises TypeError: another process needs a connection of its own."""
+        raise TypeError(f"a {type(self).__name__} holds connections, and cannot be pickled: make one in each process")
+
     # ---- What there is ----
 
     def info(
@@ -375,7 +379,8 @@ class Client:
           loops: by site, Truncated(n) or Implicit(): how the gradient goes through a loop, other
             than by every iteration that ran.
           return_tree: also the aligned nodes of the sums over instances, which merge with those of
-            other ids to the bits of one request.
+            other ids to the bits of one request. Those of weights (sg.Weights) do so only where the
+            ranges of ids are cut at multiples of 256.
           clip_norm: the most that the Euclidean norm of all gradients together may be, without the
             loss scale; longer ones are shortened as torch.nn.utils.clip_grad_norm_ does. `norm` of
             the answer is that before. inf gives the norm and clips nothing.
@@ -383,10 +388,9 @@ class Client:
         Errors: those of `rollout`; ValueError for a list without names, or with a name twice.
         """
         # An iterator has names for one call alone.
-        if wrt is not None and not isinstance(wrt, str):
-            wrt = tuple(wrt)
-        if not isinstance(record, str):
-            record = tuple(record)
+        if wrt is not None:
+            wrt = request.names_of("wrt", "inputs", wrt)
+        record = request.names_of("record", "states and observables", record)
         differentiate: Callable[..., Any] = partial(
             self.gradient_stream,
             world,

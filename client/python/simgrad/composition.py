@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 from types import FrameType
@@ -9,12 +10,12 @@ from typing import Any, Callable, Mapping, Sequence
 
 from simgrad import functions
 from simgrad.continued_builder import ContinuedBuilder
-from simgrad.controllers import Controller, Readable, controller_of
+from simgrad.controllers import Controller, FunctionController, Readable, controller_of
 from simgrad.expression import Expression
 from simgrad.program_edit import depending_on, values_read
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import INPUT_KIND_CONTROL, INPUT_KIND_PARAM, INPUT_KIND_STATE
-from simgrad.world import World
+from simgrad.world import WithDefaults, World
 from simgrad.world_function import written_input
 
 
@@ -39,6 +40,25 @@ class ComposedWorld(World):
         made[INPUT_KIND_CONTROL] = {n: x for n, x in controls.items() if n in declared}
         # A composed base has given those of its own controllers.
         made.setdefault(INPUT_KIND_PARAM, {}).update(self.controllers[-1].values())
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As the program, with the numbers that weights have now, where a controller can go by no name: it is
+        local, or in __main__, which may be another module elsewhere."""
+        own = [c for c in self.controllers if isinstance(c, FunctionController)]
+        if all(c.is_importable for c in own):
+            return super().__reduce_ex__(protocol)
+        return WithDefaults, (self._message, self.array_defaults)
+
+    def __copy__(self) -> "ComposedWorld":
+        return self._with(self.__dict__)
+
+    def __deepcopy__(self, memo: Any) -> "ComposedWorld":
+        return self._with(copy.deepcopy(self.__dict__, memo))
+
+    def _with(self, attributes: Mapping[str, Any]) -> "ComposedWorld":
+        made = type(self).__new__(type(self))
+        made.__dict__.update(attributes)
         return made
 
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from types import FrameType
 from typing import Any, Callable, Iterator, Mapping, overload
 
+from simgrad import pickled
 from simgrad.expression import Expression
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
 from simgrad.world_function import Declared, Param, declared_inputs
@@ -83,6 +84,27 @@ class FunctionController(Controller):
         self.weights = dict(weights)
         self.__doc__ = function.__doc__
 
+    @property
+    def is_importable(self) -> bool:
+        """Whether a module other than __main__ has it under its function's name."""
+        return self._is_named and pickled.place_of(self._function)[0] != pickled.MAIN
+
+    @property
+    def _is_named(self) -> bool:
+        return pickled.decorated(self._function) is self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """By its name, where it has one. Otherwise as any object: its function says by itself that it is local."""
+        if self._is_named:
+            return _named_controller, pickled.place_of(self._function)
+        return super().__reduce_ex__(protocol)
+
+    def __copy__(self) -> "FunctionController":
+        return FunctionController(self._function, self.weights)
+
+    def __deepcopy__(self, memo: Any) -> "FunctionController":
+        return FunctionController(self._function, self.weights)
+
     def controls(
         self, readable: Readable, weights: Mapping[str, Expression], shapes: Shapes
     ) -> Mapping[str, Any]:
@@ -94,6 +116,13 @@ class FunctionController(Controller):
         if made is None or len(values) != len(shapes):
             raise TypeError(f"{self.name} returns {', '.join(shapes)}, in this order or as a mapping")
         return dict(zip(shapes, values))
+
+
+def _named_controller(module: str, name: str) -> FunctionController:
+    found = pickled.loaded(module, name)
+    if not isinstance(found, FunctionController):
+        raise AttributeError(f"{module} has no controller {name}, which was pickled by this name")
+    return found
 
 
 @overload

@@ -110,10 +110,8 @@ def rollout_spec(
         raise TypeError(f"steps is a whole number, not {steps!r}")
     [seed], ids = _unsigned("seed", [seed]), _unsigned("instance_ids", instance_ids)
     [first_instance] = _unsigned("first_instance", [first_instance])
-    if isinstance(record, str):
-        record = (record,)
-    if isinstance(margins, str):
-        margins = (margins,)
+    record = names_of("record", "states and observables", record)
+    margins = names_of("margins", "sites", margins)
     spec = simgrad_pb2.RolloutSpec(
         world=world.to_proto(),
         steps=steps,
@@ -168,10 +166,15 @@ def distinct(objectives: Sequence[str]) -> Sequence[str]:
 def _weights(weights: Any) -> np.ndarray | None:
     if weights is None:
         return None
-    array = np.asarray(weights)
+    try:
+        array = np.asarray(weights)
+    except ValueError as error:
+        raise ValueError(f"weights: {error}") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"weights: numbers, not an array of dtype {array.dtype}")
-    return array.astype(np.float64).ravel()
+    if array.ndim != 1:
+        raise ValueError(f"weights: one number for each instance, not an array of shape {array.shape}")
+    return array.astype(np.float64)
 
 
 def rollout_request(
@@ -232,14 +235,26 @@ def gradient_request(
         ):
             for name, value in group.items():
                 target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
-    wrt = [wrt] if isinstance(wrt, str) else None if wrt is None else list(wrt)
-    if wrt is not None and not wrt:
+    asked = None if wrt is None else names_of("wrt", "inputs", wrt)
+    if asked is not None and not asked:
         raise ValueError("wrt names no input: name one, or leave it out for all that have a gradient")
-    for name in wrt or ():
-        if not isinstance(name, str):
-            raise TypeError(f"wrt: names of inputs, not {name!r}")
+    for name in asked or ():
         request.wrt.append(input_name(name, spec, declarations))
     return request
+
+
+def names_of(argument: str, what: str, given: Any) -> tuple[str, ...]:
+    """The names that an argument gives: one, or several in an iterable. Raises TypeError for anything else."""
+    if isinstance(given, str):
+        return (given,)
+    try:
+        names = tuple(given)
+    except TypeError:
+        raise TypeError(f"{argument}: names of {what}, not {given!r}") from None
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{argument}: names of {what}, not {name!r}")
+    return names
 
 
 def _unsigned(option: str, numbers: Iterable[Any]) -> list[int]:

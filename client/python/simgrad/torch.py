@@ -33,6 +33,7 @@ from simgrad.data_as_controls import data_as_controls
 from simgrad.kept import Keep
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.policy import Policy
+from simgrad.request import names_of
 from simgrad.results import Gradient, Rollout
 from simgrad.torch_controller import ModuleController, controller
 from simgrad.v1 import program_pb2
@@ -152,7 +153,7 @@ def rollout(
         steps=steps,
         data={k: own(_to_wire(v)) for k, v in data.items()},
         policy=policy,
-        record=[record] if isinstance(record, str) else list(record),
+        record=list(names_of("record", "states and observables", record)),
         **options,
     )
     # The backward pass may send them again: those that are no tensors are copied, the others have versions.

@@ -11,14 +11,14 @@ from typing import Any, Callable, Mapping, Sequence, TypeVar, overload
 
 import numpy as np
 
-from simgrad import functions
+from simgrad import functions, pickled
 from simgrad.expression import Expression
 from simgrad.numpy_functions import element_as
 from simgrad.program import ProgramBuilder
-from simgrad.source_line import source_line
+from simgrad.source_line import on_behalf_of, source_line
 from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
-from simgrad.world import World
+from simgrad.world import WithDefaults, World
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
@@ -186,6 +186,39 @@ class FunctionWorld(World):
         other._costs, other._start = list(self._costs), self._start
         return other
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """By its name and its config, where its module has this world under this name; otherwise as the program
+        that it writes. A name in __main__ goes with the program, as another process may have another __main__."""
+        named = self._named()
+        if named is None:
+            return WithDefaults, (self._message, self.array_defaults)
+        place = pickled.place_of(self._function)
+        numbers = {n: d.default for n, d in self._inputs.items() if d is not named._inputs[n]}
+        if place[0] != pickled.MAIN:
+            return _named_world, (*place, numbers)
+        return _named_world, (*place, numbers, self._message, self.array_defaults)
+
+    def __copy__(self) -> "FunctionWorld":
+        return self()
+
+    def __deepcopy__(self, memo: Any) -> "FunctionWorld":
+        return self()
+
+    def _named(self) -> "FunctionWorld | None":
+        """The world of its function's name in its function's module, where it is this one but for config, and the
+        module makes all of it."""
+        other = pickled.decorated(self._function)
+        if not isinstance(other, FunctionWorld) or other._parts() != self._parts():
+            return None
+        module = pickled.place_of(self._function)[0]
+        made = [f for cost in self._costs for f in (cost.stage, cost.terminal)]
+        return other if all(pickled.is_of(f, module) for f in (*made, self._start)) else None
+
+    def _parts(self) -> tuple[Any, ...]:
+        """All of it but config; inputs by identity, as a default may be an array."""
+        inputs = [(n, None if isinstance(d, Config) else id(d)) for n, d in self._inputs.items()]
+        return self._function, self._title, self._level, self._start, self._costs, inputs
+
     @property
     def array_defaults(self) -> Mapping[int, Mapping[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
@@ -202,15 +235,18 @@ class FunctionWorld(World):
 
     def _write(self) -> ProgramBuilder:
         b = ProgramBuilder(self._title, self._level)
+        on_behalf_of(self._function, lambda: self._write_into(b))
+        return b
+
+    def _write_into(self, b: ProgramBuilder) -> None:
         inputs = {name: written_input(b, name, declared) for name, declared in self._inputs.items()}
         with functions.writing(b):
             if self._start is not None:
                 start = self._start
-                b.initial(lambda: start(**_wanted(start, inputs)))
+                on_behalf_of(start, lambda: b.initial(lambda: start(**_wanted(start, inputs))))
             b.next(**self._states_of(b, self._function(**inputs)))
             for cost in self._costs:
                 _write_cost(b, cost, inputs)
-        return b
 
     def _states_of(self, b: ProgramBuilder, made: Any) -> dict[str, Any]:
         """Next states by name, from a mapping, or from values in the order of the arguments."""
@@ -223,6 +259,26 @@ class FunctionWorld(World):
                 f"{self._title} returns the next value of {', '.join(states)}, in this order or as a mapping"
             )
         return dict(zip(states, values))
+
+
+def _named_world(
+    module: str,
+    name: str,
+    config: Mapping[str, float],
+    message: simgrad_pb2.World | None = None,
+    defaults: Mapping[int, Mapping[str, Any]] | None = None,
+) -> World:
+    """A world that was pickled by its name; where there is none of it, the program that went along."""
+    found = pickled.loaded(module, name)
+    if message is None:
+        if not isinstance(found, FunctionWorld):
+            raise AttributeError(f"{module} has no world {name}, which was pickled by this name")
+        return found(**config) if config else found
+    if isinstance(found, FunctionWorld) and set(config) <= set(found._inputs):
+        other = found(**config) if config else found
+        if other._message == message:
+            return other
+    return WithDefaults(message, defaults or {})
 
 
 def _name_of(function: Function) -> str:
@@ -278,7 +334,11 @@ def _write_cost(b: ProgramBuilder, cost: _Cost, inputs: Mapping[str, Expression]
     def at_end(states: Mapping[str, Expression], last: Mapping[str, Expression]) -> Any:
         return terminal(**_wanted(terminal, {**inputs, **last, **states})) if terminal else None
 
-    b.objective(cost.name, stage=at_step if stage else None, terminal=at_end if terminal else None)
+    def write() -> None:
+        b.objective(cost.name, stage=at_step if stage else None, terminal=at_end if terminal else None)
+
+    function = stage or terminal
+    on_behalf_of(function, write) if function else write()
 
 
 def _wanted(function: Function, known: Mapping[str, Any]) -> dict[str, Any]:

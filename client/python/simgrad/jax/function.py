@@ -36,7 +36,7 @@ from simgrad.jax.jax_world import KINDS, JaxWorld
 from simgrad.jax.node import Shape, size_of
 from simgrad.jax.trees import GROUPS, Group, is_key, wrapped
 from simgrad.policy import Policy
-from simgrad.request import Cotangents
+from simgrad.request import Cotangents, names_of
 from simgrad.results import Halted, Rollout
 from simgrad.world import World
 
@@ -179,7 +179,7 @@ class RolloutFunction:
         self.world = world
         self.steps = steps
         self._fixed: dict[str, Any] = dict(policy=policy, **options)
-        self._record = (record,) if isinstance(record, str) else tuple(record)
+        self._record = names_of("record", "states and observables", record)
         self._loops = loops
         self._kept = _KeptRollouts(_MOST_KEPT)
         self._made: dict[_Call, Any] = {}

@@ -218,7 +218,8 @@ def _bound(
     if step is None or isinstance(start, Node):
         return None
     turns = [_turns(code, int(s), int(e), step) for s, e in np.broadcast(start, limit)]
-    return None if None in turns else max(turns, default=0)
+    ends = [n for n in turns if n is not None]
+    return max(ends, default=0) if len(ends) == len(turns) else None
 
 
 def _turns(code: str, start: int, limit: int, step: int) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import queue
 import threading
@@ -11,13 +10,15 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 import grpc
 
 from simgrad import errors, request
-from simgrad.failure import Kind, Reached, kind_of
+from simgrad.failure import Reached
 from simgrad.kept import is_gone
+from simgrad.pool.balance import Balance
+from simgrad.pool.calls import PooledCall
 from simgrad.pool.cut import Cutter, Shard
 from simgrad.pool.kept_shards import KeptShard, KeptShards
 from simgrad.pool.merge import Merge
-from simgrad.pool.servers import Server, Servers, shares
-from simgrad.repeating import Call, Repeating
+from simgrad.pool.servers import Server, Servers
+from simgrad.repeating import Repeating
 from simgrad.v1 import simgrad_pb2
 
 Metadata = Callable[[], "list[tuple[str, str]]"]
@@ -65,9 +66,10 @@ class PooledAnswer:
         self,
         work: Work,
         servers: Servers,
+        balance: Balance,
         shared: Repeating,
-        call: Call,
-        new_call: Callable[[], Call],
+        call: PooledCall,
+        new_call: Callable[[], PooledCall],
         metadata: Metadata,
         left: float,
     ):
@@ -75,8 +77,10 @@ class PooledAnswer:
         `left` is the time for all, in seconds."""
         self._work = work
         self._servers = servers
+        self._balance = balance
         self._shared = shared
         self._call = call
+        call.server = ""
         self._new_call = new_call
         self._metadata = metadata
         self._end = shared.clock.now() + left
@@ -86,7 +90,7 @@ class PooledAnswer:
         self._condition = threading.Condition()
         self._busy: set[str] = set()  # targets that run a shard of this answer
         # By shard, -1 for the whole: the call of a shard, and what gRPC gave for it.
-        self._running: dict[int, tuple[Call | None, Any]] = {}
+        self._running: dict[int, tuple[PooledCall | None, Any]] = {}
         self._cancelled = False
         self._planned: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._plan, daemon=True).start()
@@ -112,8 +116,8 @@ class PooledAnswer:
         try:
             yield from self._of_many(planned)
         except errors.InvalidArgument as error:
-            # It speaks of places in a shard; a server says it of the whole.
-            with contextlib.suppress(errors.ResourceExhausted):
+            # It speaks of places in a shard; a server that takes the whole says it of the whole.
+            if self._for_whole(self._metadata()).takes(*self._size()):
                 next(self._of_one())
             raise error
         except errors.FailedPrecondition:
@@ -140,8 +144,9 @@ class PooledAnswer:
         if kept is not None:
             shards, preferred = cutter.cut_as(kept.sizes), kept.targets
         else:
-            shards = cutter.cut(shares(servers, self._kind), self._most(servers))
-            preferred = [server.target for server in servers]
+            dealt = self._balance.of(servers, self._kind, cutter.instances)
+            shards = cutter.cut([share.part for share in dealt], self._most(servers))
+            preferred = [share.server.target for share in dealt]
             if len(shards) < 2:
                 return None
         for number, shard in enumerate(shards):
@@ -184,20 +189,22 @@ class PooledAnswer:
     # ---- One server for the whole ----
 
     def _of_one(self, is_checked: bool = False) -> Iterator[Any]:
-        message = self._work.message
-        server = self._servers.least_busy()
+        message, metadata = self._work.message, self._metadata()
+        server = self._for_whole(metadata)
+        self._call.server = server.target
         if server.info is not None:
             request.check_size(message, message.ByteSize(), server.info.limits.max_request_bytes or 1 << 62)
-        rpc = server.send(
-            self._work.method, message, self._call, self._left(), self._metadata()
-        )
+        rpc = server.send(self._work.method, message, self._call, self._left(), metadata)
         with self._condition:
             self._running[-1] = (None, rpc)
             if self._cancelled:
                 rpc.cancel()
         self._servers.began(server)
+        reached = Reached()
         try:
             for response in rpc:
+                for part in response.parts:
+                    reached = _further(reached, part)
                 if not is_checked and _is_of_another(server, response):
                     rpc.cancel()
                     break
@@ -206,8 +213,7 @@ class PooledAnswer:
             else:
                 return
         except grpc.RpcError as error:
-            if not self._cancelled:
-                self._servers.lost(server, self._kind_of(error, Reached()))
+            self._note(server, error, reached, metadata)
             raise
         finally:
             self._servers.ended(server)
@@ -224,8 +230,27 @@ class PooledAnswer:
                 shard = KeptShard(server.target, self._work.cutter.instances, kept.handle)
                 kept.handle = KeptShards([shard]).handle
 
-    def _kind_of(self, error: grpc.RpcError, reached: Reached) -> Kind:
-        return kind_of(self._shared.error_of(error), reached)
+    def _for_whole(self, metadata: list[tuple[str, str]]) -> Server:
+        return self._servers.for_whole(metadata, *self._size())
+
+    def _size(self) -> tuple[int, int]:
+        """Instances and bytes of the whole request."""
+        return self._work.cutter.stated, self._work.message.ByteSize()
+
+    def _note(
+        self,
+        server: Server,
+        rpc_error: grpc.RpcError,
+        reached: Reached,
+        metadata: list[tuple[str, str]],
+    ) -> None:
+        """Notes what a failure says of a server: nothing, where this client cancelled the call."""
+        error = self._shared.error_of(rpc_error)
+        if self._cancelled and self._left() > 0.0:
+            return
+        if self._cancelled:  # as the time was over for another shard, and so for this one
+            error = errors.DeadlineExceeded(str(error))
+        self._servers.failed(server, error, reached, metadata)
 
     # ---- A server for each shard ----
 
@@ -259,23 +284,31 @@ class PooledAnswer:
                 with call:
                     refused: list[str] = []  # servers that failed since the last part of an answer
                     while not self._try(number, shard, message, call, preferred, refused):
-                        with self._condition:
-                            self._call.tries += 1
+                        self._call.count_repeat()
         except queue.Empty:
             pass
         except BaseException as error:  # the reader raises it
             self._events.put(_Event(number, error=error))
 
     def _try(
-        self, number: int, shard: Shard, message: Any, call: Call, preferred: str, refused: list[str]
+        self,
+        number: int,
+        shard: Shard,
+        message: Any,
+        call: PooledCall,
+        preferred: str,
+        refused: list[str],
     ) -> bool:
         server: Server | None = None
         reached = Reached()
         kept = self._work.kept
         is_kept = kept is not None and kept.at(number, preferred) != ""
-        handle = ""
+        handle = call.server = ""
+        metadata: list[tuple[str, str]] = []
         try:
             server = self._claim(preferred, refused, is_kept)
+            call.server = server.target
+            metadata = self._metadata()
             handle = kept.at(number, server.target) if kept is not None else ""
             left = min(call.begin(), self._left())
             size = message.ByteSize()
@@ -286,7 +319,7 @@ class PooledAnswer:
             if not handle:
                 self._work.simulated.add(number)
             self._watch(number, call, None)  # for the uploads before it
-            rpc = server.send(method, sent, call, left, self._metadata())
+            rpc = server.send(method, sent, call, left, metadata)
             self._watch(number, call, rpc)
             self._events.put(_Event(number, server=server.target))
             result = None
@@ -307,9 +340,9 @@ class PooledAnswer:
                 kept.forget(number)
             elif self._shared.error_of(error).reason == "TENSOR_GONE":
                 pass  # it is given what it lost
-            elif server is not None and not self._cancelled:  # else it says nothing of the server
+            elif server is not None:
                 refused.append(server.target)
-                self._servers.lost(server, self._kind_of(error, reached))
+                self._note(server, error, reached, metadata)
             failure = error
         finally:
             self._watch(number, call, None)
@@ -326,7 +359,7 @@ class PooledAnswer:
         steps = self._work.message.spec.steps
         server.measured(self._kind, shard.instances * steps, sum(rollout.phase_seconds.values()))
 
-    def _watch(self, number: int, call: Call, rpc: Any) -> None:
+    def _watch(self, number: int, call: PooledCall, rpc: Any) -> None:
         """Lets `cancel` end the call, and what gRPC does for it."""
         with self._condition:
             self._running[number] = (call, rpc)

@@ -56,12 +56,15 @@ class Cutter:
     Attributes:
       instances: how many there are; 0: the request contradicts itself, and a server shall say how.
       ids: [instances] uint64.
+      stated: the most instances that a part of the request has.
     """
 
     def __init__(self, message: Any, declared: Declared):
         self._message = message
         self._declared = declared
-        self.instances = self._count()
+        counts = self._counts()
+        self.stated = max(counts, default=1)
+        self.instances = self.stated if len(set(counts)) < 2 else 0
         self.ids = self._ids()
 
     def is_per_instance(self, kind: int, name: str) -> bool:
@@ -171,7 +174,8 @@ class Cutter:
         tensor.inline = rows[shard.rows].tobytes()
         tensor.shape[0] = shard.instances
 
-    def _count(self) -> int:
+    def _counts(self) -> list[int]:
+        """How many instances each part of the request has that tells it."""
         spec = self._message.spec
         counts = [len(spec.instance_ids)] if spec.instance_ids else []
         counts += [spec.instances] if spec.instances else []
@@ -182,9 +186,7 @@ class Cutter:
             counts += [self._rows_of(t.tensor) for t in (*sent.final_state, *sent.trajectory)]
         if spec.path.HasField("forced"):
             counts += [self._rows_of(spec.path.forced.decisions)]
-        if len(set(counts)) > 1:
-            return 0
-        return int(counts[0]) if counts else 1
+        return counts
 
     @staticmethod
     def _rows_of(tensor: tensor_pb2.Tensor) -> int:

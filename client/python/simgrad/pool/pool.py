@@ -6,9 +6,9 @@ from typing import Callable
 
 import grpc
 
-from simgrad.calls import Calls
 from simgrad.client import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TIMEOUT, Client
 from simgrad.connection import connect
+from simgrad.pool.calls import PooledCalls
 from simgrad.pool.servers import Servers, Targets
 from simgrad.pool.service import PooledService
 from simgrad.retry import Retry
@@ -56,7 +56,7 @@ class Pool(Client):
         if not callable(targets):
             targets = (targets,) if isinstance(targets, str) else tuple(targets)
         name = "the servers of a function" if callable(targets) else ", ".join(map(str, targets))
-        calls = Calls(
+        calls = PooledCalls(
             name,
             timeout=timeout,
             max_message_bytes=max_message_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import socket
 import threading
 from typing import Any, Callable, Iterable, NamedTuple, Sequence, Union
@@ -11,14 +12,14 @@ import grpc
 
 from simgrad import errors
 from simgrad.clock import Clock
-from simgrad.failure import Kind
+from simgrad.failure import Kind, Reached, kind_of
 from simgrad.pool.merge import refuse_mixed
 from simgrad.repeating import Call
 from simgrad.uploads import Uploads
 from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 
 DNS = "dns:///"
-Directory = Callable[[], Iterable[str]]
+Directory = Callable[[], Union[str, Iterable[str]]]
 Targets = Union[str, Iterable[str], Directory]
 Connect = Callable[[str, str], grpc.Channel]  # target, name in its certificate
 
@@ -61,7 +62,7 @@ class Server:
       info: what it says of itself; None: it was not asked yet, or was lost since.
       running: requests that this pool has there.
       down_until: when it may be asked again, in seconds of the clock.
-      silent: it let the time for an answer pass when it was last asked what it is.
+      silent: it let the time for an answer pass when it was last asked.
       asked_aside: it is being asked while no call waits.
     """
 
@@ -88,16 +89,22 @@ class Server:
         return self.uploads.send(getattr(self.stub, method), message, call, left, metadata, limits)
 
     @property
-    def identity(self) -> dict[str, str]:
-        assert self.info is not None
-        return {"version": self.info.version, "revision": self.info.revision}
+    def largest(self) -> tuple[float, float]:
+        """The most instances, and bytes, of a request that it takes; infinity where it has said nothing."""
+        limits = (self.info or simgrad_pb2.ServerInfo()).limits
+        return limits.max_instances or math.inf, limits.max_request_bytes or math.inf
+
+    def takes(self, instances: int, size: int) -> bool:
+        """Whether its limits allow a request of `size` bytes, as far as they are known."""
+        most_instances, most_bytes = self.largest
+        return instances <= most_instances and size <= most_bytes
 
     @property
     def expected(self) -> float:
         """Its speed as far as its device tells it, in threads of a CPU."""
-        assert self.info is not None
-        devices = [d for d in self.info.devices if d.kind == self.info.default_device]
-        devices = devices or list(self.info.devices)
+        info = self.info or simgrad_pb2.ServerInfo()  # another call may have lost it
+        devices = [d for d in info.devices if d.kind == info.default_device]
+        devices = devices or list(info.devices)
         if not devices:
             return 1.0
         return float(_THREADS_OF_GPU if devices[0].kind == "cuda" else max(devices[0].threads, 1))
@@ -116,20 +123,6 @@ class Server:
         self._rates[work] = 0.5 * (self._rates.get(work, now) + now)
 
 
-def shares(servers: Sequence[Server], work: bytes) -> list[float]:
-    """How much of a kind of work each server should get, in any unit.
-
-    By the speed that was measured; that of a server without a measurement is estimated from its device, in the
-    ratio of those that have one.
-    """
-    rates = [server.rate(work) for server in servers]
-    known = [rate / server.expected for server, rate in zip(servers, rates) if rate is not None]
-    unit = sum(known) / len(known) if known else 1.0
-    return [
-        server.expected * unit if rate is None else rate for server, rate in zip(servers, rates)
-    ]
-
-
 class Servers:
     """Finds servers by name, connects to them, and forgets those that are gone.
 
@@ -146,7 +139,7 @@ class Servers:
         self._connect = connect
         self._clock = clock
         self._least_upload = least_upload
-        self._list = targets if callable(targets) else _fixed(targets)
+        self._list = _directory(targets)
         self._changes = callable(targets) or any(t.startswith(DNS) for t in self._list())
         self._looked_up: float | None = None
         self._servers: dict[str, Server] = {}
@@ -174,23 +167,42 @@ class Servers:
             awaited = unknown  # there is no other server
         self._ask_aside([server for server in unknown if server not in awaited], metadata)
         failed = self._ask(awaited, min(timeout, _INFO_SECONDS), metadata)
-        there = [server for server in candidates if server.info is not None]
-        if not there:
+        told = [(server.target, server.info) for server in candidates]
+        infos = {target: info for target, info in told if info is not None}
+        if not infos:
             raise failed or NoServer("address list: no server of this pool answers")
         try:
-            refuse_mixed({server.target: server.identity for server in there})
+            refuse_mixed(
+                {t: {"version": i.version, "revision": i.revision} for t, i in infos.items()}
+            )
         except errors.FailedPrecondition:
             self.forget_identities()  # an update that is under way comes to its end
             raise
-        return there
+        return [server for server in candidates if server.target in infos]
 
-    def least_busy(self) -> Server:
-        """The server for a request that is not cut."""
+    def for_whole(
+        self, metadata: Sequence[tuple[str, str]], instances: int = 0, size: int = 0
+    ) -> Server:
+        """The server for a request that is not cut: of those whose limits allow it, the least busy one.
+
+        Where no limits allow it, it is the server with the largest ones: so a refusal says what the pool takes.
+
+        Args:
+          instances, size: of the request, the latter in bytes.
+        """
         now = self._clock.now()
-        chosen = min(self.known(), key=lambda s: (s.down_until > now, s.running, -s.down_until))
+        known = self.known()
+        self._ask_aside([s for s in known if s.silent and s.down_until <= now], metadata)
+        there = [s for s in known if not s.silent and s.down_until <= now] or known
+        fit = [s for s in there if s.takes(instances, size)]
+        if fit:
+            chosen = min(fit, key=lambda s: (s.down_until > now, s.silent, s.running, -s.down_until))
+        else:
+            chosen = max(there, key=lambda s: s.largest)
         with self._lock:
             # Among equals, the one that was chosen last stands last.
-            self._servers[chosen.target] = self._servers.pop(chosen.target)
+            if chosen.target in self._servers:
+                self._servers[chosen.target] = self._servers.pop(chosen.target)
         return chosen
 
     def began(self, server: Server) -> None:
@@ -201,12 +213,32 @@ class Servers:
         with self._lock:
             server.running -= 1
 
-    def lost(self, server: Server, kind: Kind) -> None:
-        """Notes what the failure of a call says of its server."""
-        if kind in (Kind.UNSENT, Kind.DEPARTED):
+    def failed(
+        self,
+        server: Server,
+        error: errors.SimgradError,
+        reached: Reached,
+        metadata: Sequence[tuple[str, str]],
+    ) -> None:
+        """Notes what the failure of a call says of its server.
+
+        A deadline that passes does not tell whether its server is slow or frozen. So the server is asked aside
+        what it is. If it had sent nothing, later calls leave it out until it answers.
+
+        Args:
+          error: with gRPC's own text.
+          reached: how far its answer was.
+        """
+        if kind_of(error, reached) in (Kind.UNSENT, Kind.DEPARTED):
             server.info = None  # another one may come in its place
             server.down_until = self._clock.now() + _DOWN_SECONDS
             self._looked_up = None
+        elif error.code == "DEADLINE_EXCEEDED" and not error.reason:
+            if not reached.phase:
+                server.info = None
+                server.silent = True
+                server.down_until = self._clock.now() + _DOWN_SECONDS
+            self._ask_aside([server], metadata)
 
     def forget_identities(self) -> None:
         """Asks every server anew before the next request."""
@@ -287,6 +319,7 @@ class Servers:
                 simgrad_pb2.GetServerInfoRequest(), timeout=timeout, metadata=metadata
             )
         except grpc.RpcError as error:
+            server.info = None
             server.silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             server.down_until = self._clock.now() + _DOWN_SECONDS
             return error
@@ -295,8 +328,15 @@ class Servers:
         return None
 
 
-def _fixed(targets: str | Iterable[str]) -> Directory:
-    listed = (targets,) if isinstance(targets, str) else tuple(targets)
+def _listed(targets: str | Iterable[str]) -> tuple[str, ...]:
+    return (targets,) if isinstance(targets, str) else tuple(targets)
+
+
+def _directory(targets: Targets) -> Callable[[], tuple[str, ...]]:
+    if callable(targets):
+        of_the_moment = targets
+        return lambda: _listed(of_the_moment())
+    listed = _listed(targets)
     if not listed or not all(isinstance(target, str) and target for target in listed):
         raise ValueError(f"targets {listed!r}: one name, or several, of servers: host:port, dns:///host:port")
     for target in listed:

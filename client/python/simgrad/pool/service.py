@@ -7,10 +7,12 @@ from typing import Any, Sequence
 import grpc
 
 from simgrad import errors, results
-from simgrad.calls import Calls, Terms
-from simgrad.failure import Reached, kind_of
+from simgrad.calls import Terms
+from simgrad.failure import Reached
 from simgrad.kept import KeptRun
 from simgrad.pool.answer import PooledAnswer, Work
+from simgrad.pool.balance import Balance
+from simgrad.pool.calls import PooledCall, PooledCalls
 from simgrad.pool.cut import Cutter
 from simgrad.pool.kept_shards import KeptShards
 from simgrad.pool.servers import Servers
@@ -30,9 +32,12 @@ class PooledService(Service):
       most_instances: of one shard; 0: as many as the servers take.
     """
 
-    def __init__(self, calls: Calls, servers: Servers, most_instances: int):
+    calls: PooledCalls
+
+    def __init__(self, calls: PooledCalls, servers: Servers, most_instances: int):
         super().__init__(calls)
         self.servers = servers
+        self._balance = Balance()
         self._most_instances = most_instances
 
     def close(self) -> None:
@@ -100,13 +105,16 @@ class PooledService(Service):
 
     def _start(self, work: Work, call: Call, terms: Terms) -> Start:
         self.calls.check_token()
-        new_call = lambda: self.calls.new(work.message, terms)
+        assert isinstance(call, PooledCall)
+        whole = call
+        new_call = lambda: self.calls.new_part(whole, work.message, terms)
         return Start(
             lambda left: PooledAnswer(
                 work,
                 self.servers,
+                self._balance,
                 self.calls.repeating,
-                call,
+                whole,
                 new_call,
                 self.calls.metadata,
                 left,
@@ -115,13 +123,16 @@ class PooledService(Service):
 
     def _send(self, method: str, message: Any, call: Call, left: float) -> Any:
         """At the server that has least to do."""
+        assert isinstance(call, PooledCall)
         metadata = self.calls.metadata()
-        server = self.servers.least_busy()
+        call.server = ""
+        server = self.servers.for_whole(metadata)
+        call.server = server.target
         self.servers.began(server)
         try:
             return server.send(method, message, call, left, metadata)
         except grpc.RpcError as error:
-            self.servers.lost(server, kind_of(self.calls.error_of(error), Reached()))
+            self.servers.failed(server, self.calls.error_of(error), Reached(), metadata)
             raise
         finally:
             self.servers.ended(server)

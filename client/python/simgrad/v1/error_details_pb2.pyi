@@ -6,6 +6,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
+CALLER_LIMIT: Reason
 CANCELLED: Reason
 DEADLINE: Reason
 DESCRIPTOR: _descriptor.FileDescriptor

@@ -58,8 +58,8 @@ class Sensitivity:
       base: the run under the policy itself. results: the k others, in order. names: what each did.
       sites: every site of the base, those that flip in most runs first, then by |margin|.
       parted: [k, N] bool: whether the path of an instance differs from the base's.
-      differing: runs of which a state, a value, a gradient or a path differs in any bit from the base's. A policy in
-        which nothing is summed or cast gives none, and then the others say nothing.
+      differing: runs of which a state, a value, a gradient or a path differs in any bit from the base's. There is
+        none where the policy sums and casts nothing, or where all sums and casts are exact; then the others say nothing.
       value_digits: [N] significant decimal digits of the values, or None without an objective.
       gradient_digits: by input, of the gradient's shape.
       calls: how many calls of the server this took.
@@ -92,7 +92,7 @@ class Sensitivity:
         if not self.differing:
             return Sentence(
                 f"No number differs in {'the run' if runs == 1 else f'any of {runs} runs'}: under this policy nothing is "
-                "summed in another order or cast otherwise, so they tell nothing of rounding.",
+                "summed in another order or cast otherwise, or all of it is exact, so they tell nothing of rounding.",
                 facts,
             )
         if not flipped:

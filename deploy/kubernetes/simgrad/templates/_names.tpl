@@ -56,6 +56,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "simgrad.memoryBudget" -}}
 {{- $limit := (.Values.resources.limits | default dict).memory -}}
 {{- if .Values.server.memoryBudget -}}
+{{- if lt (.Values.server.memoryBudget | int64) 16777216 -}}
+{{- fail "server.memoryBudget: at least 16777216 (16 MiB), or the server does not start" -}}
+{{- end -}}
 {{- .Values.server.memoryBudget | int64 -}}
 {{- else if and $limit (ne .Values.device "cpu") -}}
 {{- div (mul (include "simgrad.bytes" $limit) 3) 4 -}}

@@ -254,14 +254,15 @@ TEST(CudaEqualityTest, EverySizeAroundAWarpGivesTheBitsOfTheReference) {
   });
 }
 
-// A world of 40 elements that have no number once x has reached 0.5.
+// A world of 40 elements that become infinite once x has reached 0.5.
 sim::Work StoppedWork() {
   constexpr int64_t kInstances = 5;
   constexpr int64_t kElements = 40;
   sim::Builder b("stops");
   const sim::Var x = b.State("x", {kElements});
   const sim::Var small = b.Event("small", x, sim::Comparison::kLt, b.Literal(0.5, {kElements}));
-  b.SetNext({Select(small, x + b.Literal(0.25, {kElements}), x / (x - x))});
+  const sim::Var huge = b.Literal(3e38, {kElements});
+  b.SetNext({Select(small, x, huge) + Select(small, b.Literal(0.25, {kElements}), huge)});
   const auto world = b.Finish();
   EXPECT_TRUE(world.ok()) << world.status();
   const precision::Policy policy =
