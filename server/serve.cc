@@ -197,8 +197,9 @@ int Serve(const config::ServerConfig& config,
   for (;;) {
     const int signal = sigtimedwait(&signals, nullptr, &kLook);
     if (signal == SIGHUP) {
-      server.ReadFilesAgain();
-      service::LogNote(service::LogLevel::kInfo, "SIGHUP: files were read again");
+      service::LogNote(service::LogLevel::kInfo, server.ReadFilesAgain()
+                                                     ? "SIGHUP: the TLS files were read again"
+                                                     : "SIGHUP: no TLS files were read");
     } else if (signal > 0) {
       break;
     }

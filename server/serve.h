@@ -25,8 +25,9 @@ int Complain(const absl::Status& status, ExitCode code);
 // Creates a server and runs it until SIGTERM, SIGINT, the loss of its device or the failure of its
 // check of itself (service/self_check.h); returns the exit code of the process, or ends it.
 // Whatever hangs, the process ends at most two seconds after config.drain_timeout has passed since
-// the signal (kCancelledWork), two seconds after a second signal, config.fatal_exit_after (but two
-// seconds) after a lost device, and three seconds after a failed check.
+// the signal (kCancelledWork), two seconds after a second signal, config.fatal_exit_after and at least
+// two seconds after a lost device, and three seconds after a failed check. With --otlp_endpoint the
+// first two are four seconds.
 // Threads: called by the only thread of the process.
 int Serve(const config::ServerConfig& config,
           const std::function<absl::StatusOr<std::unique_ptr<service::Server>>()>& create);

@@ -112,7 +112,7 @@ class FairQueue {
     return std::nullopt;
   }
 
-  // Every item in the order of their callers' names being unspecified.
+  // Visits every item; the order of callers is unspecified.
   template <class Visit>
   void ForEach(const Visit& visit) const {
     for (const auto& [key, entry] : entries_) {

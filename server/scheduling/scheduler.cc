@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/scheduling/steady_time.h"
 
 namespace simgrad::server::scheduling {
 namespace {
@@ -128,7 +129,7 @@ int64_t Scheduler::Room() const {
   return waiting_ == 0 ? most_waiting_ : 0;
 }
 
-// Gives up the work that waits longest of the caller with most work waiting.
+// Gives up the newest waiting work of the caller with the most of it.
 bool Scheduler::MakeRoomFor(const Caller& caller) {
   return small_.MakeRoomFor(caller, large_.waiting_of(caller)) ||
          large_.MakeRoomFor(caller, small_.waiting_of(caller));
@@ -182,9 +183,8 @@ bool Scheduler::draining() const {
 }
 
 bool Scheduler::AwaitIdle(absl::Duration timeout) {
-  const absl::Time end = absl::Now() + timeout;
   std::unique_lock lock(mutex_);
-  return ended_.wait_until(lock, absl::ToChronoTime(end), [this] { return working_ == 0; });
+  return ended_.wait_for(lock, ForWaiting(timeout), [this] { return working_ == 0; });
 }
 
 void Scheduler::CancelAll(const absl::Status& why) {

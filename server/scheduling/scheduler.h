@@ -1,7 +1,7 @@
 // Decides when a request runs: admits requests, and owns the lanes of work and the memory.
 //
-// A request *arrives* before anything of it is read: where too many wait already it is refused
-// there, for the price of a look. It is then prepared, on the queue `preparation` where that may
+// A request *arrives* once all its bytes are here, and before they are parsed: where too many wait already it is
+// refused there (FullFor refuses it before it is read). It is then prepared, on the queue `preparation` where that may
 // take long, and runs in one of two lanes: small work in one of its own, with the processor's
 // preference, so that it never waits for large work.
 // Threads: any.

@@ -4,6 +4,7 @@
 // Threads: any.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/time/time.h"
@@ -12,6 +13,11 @@ namespace simgrad::server {
 
 inline absl::Time SteadyNow() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+// For a condition that is waited for: as long, and at most a year.
+inline std::chrono::nanoseconds ForWaiting(absl::Duration timeout) {
+  return absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24 * 365)));
 }
 
 }  // namespace simgrad::server

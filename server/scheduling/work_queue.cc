@@ -189,7 +189,9 @@ void WorkQueue::RunJob(Waiting waiting) {
     std::lock_guard lock(mutex_);
     turn.charged_seconds_ = waiting.charged_seconds;
     Begin(turn);
-    running_.emplace(turn.cancellation_.get(), &turn);
+    running_.insert(&turn);
+    // It may have been in no list while all others were cancelled.
+    if (waiting.since <= cancelled_at_) turn.cancellation_->Cancel(cancelled_why_);
     ++jobs_of_[turn.caller_.get()];
   }
   waiting.job.run(admitted, SteadyNow() - waiting.since, turn);
@@ -198,7 +200,7 @@ void WorkQueue::RunJob(Waiting waiting) {
   End(turn);
   // An exponential mean over about the last eight runs.
   if (admitted.ok()) mean_run_seconds_ += (turn.ran_seconds_ - mean_run_seconds_) / 8.0;
-  running_.erase(turn.cancellation_.get());
+  running_.erase(&turn);
   if (--jobs_of_[turn.caller_.get()] == 0) {
     jobs_of_.erase(turn.caller_.get());
     queue_.Forget(turn.caller_.get());
@@ -220,9 +222,9 @@ void WorkQueue::AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock) {
       Begin(turn);
       break;
     }
-    // A cancellation wakes it (DropCancelled); of a deadline it knows.
+    // DropCancelled wakes it, and the deadline. A cancellation that nobody told of is seen within a second.
     const absl::Time deadline =
-        std::min(turn.cancellation_->deadline(), absl::Now() + absl::Hours(1));
+        std::min(turn.cancellation_->deadline(), absl::Now() + absl::Seconds(1));
     turn.granted_.wait_until(lock, absl::ToChronoTime(deadline));
   }
   --without_worker_;
@@ -309,15 +311,16 @@ void WorkQueue::DropCancelled() {
 }
 
 bool WorkQueue::AwaitIdle(absl::Duration timeout) {
-  const absl::Time end = absl::Now() + timeout;
   std::unique_lock lock(mutex_);
-  return work_ended_.wait_until(lock, absl::ToChronoTime(end), [this] { return active_ == 0; });
+  return work_ended_.wait_for(lock, ForWaiting(timeout), [this] { return active_ == 0; });
 }
 
 void WorkQueue::CancelAll(const absl::Status& why) {
   {
     std::lock_guard lock(mutex_);
-    for (const auto& [key, turn] : running_) turn->cancellation_->Cancel(why);
+    cancelled_at_ = SteadyNow();
+    cancelled_why_ = why;
+    for (Turn* turn : running_) turn->cancellation_->Cancel(why);
     const auto cancel = [&why](const Waiting& waiting) {
       if (waiting.turn == nullptr) waiting.job.cancellation->Cancel(why);
     };
@@ -331,7 +334,7 @@ void WorkQueue::CancelAll(const absl::Status& why) {
 double WorkQueue::ExpectedSeconds() const {
   if (running_.empty()) return mean_run_seconds_;
   double sum = 0.0;
-  for (const auto& [key, turn] : running_) {
+  for (const Turn* turn : running_) {
     const double ran = turn->ran_seconds_ + (turn->runs_ ? SecondsSince(turn->since_) : 0.0);
     sum += std::max(mean_run_seconds_, ran);
   }

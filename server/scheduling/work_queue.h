@@ -19,6 +19,7 @@
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -93,14 +94,14 @@ class WorkQueue {
   // Cancels what is left, waits for it and ends the threads: nothing may be enqueued any more.
   void Stop();
 
-  // Nullopt: the job is taken. Else it is as it was.
+  // Nullopt: the job is taken. Otherwise `job` is untouched.
   std::optional<Refusal> Enqueue(Job& job);
   // For a job that takes less time than to hand it over: the calling thread runs it where a worker
   // could begin it now, else it waits as any other.
   std::optional<Refusal> RunOrEnqueue(Job& job);
 
-  // Refuses a waiting job of the caller with most of them, if that leaves it no fewer than `caller`
-  // would have with `others` (its requests that wait elsewhere) and one more. False: there is none.
+  // Refuses the newest waiting job of the caller with the most of them, where that caller still has at least as
+  // many as `caller` would have with one more: its own here, and `others` elsewhere. False: there is none.
   bool MakeRoomFor(const Caller& caller, int64_t others);
   // Whether it may: there is such a caller.
   bool MayMakeRoomFor(const Caller& caller, int64_t others) const;
@@ -151,7 +152,9 @@ class WorkQueue {
   FairQueue<Waiting> queue_;
   std::deque<Waiting> ready_;           // have a worker, and need a thread
   std::atomic<int64_t> contenders_{0};  // size of `queue_`
-  std::unordered_map<const Cancellation*, Turn*> running_;
+  std::unordered_set<Turn*> running_;
+  absl::Time cancelled_at_ = absl::InfinitePast();  // by CancelAll, and why
+  absl::Status cancelled_why_;
   std::unordered_map<const Caller*, int64_t> jobs_of_;  // begun and not ended
   int64_t busy_ = 0;
   int64_t waiting_ = 0;  // jobs of `queue_` that have not begun

@@ -1,6 +1,6 @@
 // Lets so many log lines of one kind through each second, and counts the others.
 //
-// Threads: any.
+// Threads: any. Times are steady ones (scheduling/steady_time.h).
 #pragma once
 
 #include <cstdint>

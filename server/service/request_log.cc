@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
+#include "server/scheduling/steady_time.h"
 #include "server/service/log_limit.h"
 #include "server/service/log_writer.h"
 #include "server/tracing/trace_context.h"
@@ -204,14 +205,14 @@ std::string LogLine(const RequestRecord& record) {
 }
 
 void LogRequest(const RequestRecord& record) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   TellOfLeftOut(now);
   if (!Lines::Get().Admits(LevelOf(record), record.outcome, now)) return;
   LogWriter::Get().Add(LogLine(record));
 }
 
 void LogNote(LogLevel level, const std::string& text) {
-  if (Lines::Get().Admits(level, std::string(kNotes), absl::Now())) WriteNote(level, text);
+  if (Lines::Get().Admits(level, std::string(kNotes), SteadyNow())) WriteNote(level, text);
 }
 
 void FlushLog(absl::Duration timeout) {

@@ -436,10 +436,12 @@ void Server::TellExpiry() {
   metrics_->tls_certificate_expiry.Set(static_cast<double>(expiry));
 }
 
-void Server::ReadFilesAgain() {
-  if (tls_ == nullptr) return;
-  if (!tls_->Refresh()) metrics_->certificate_reload_failures.Increment();
+bool Server::ReadFilesAgain() {
+  if (tls_ == nullptr) return false;
+  const bool read = tls_->Refresh();
+  if (!read) metrics_->certificate_reload_failures.Increment();
   TellExpiry();
+  return read;
 }
 
 void Server::WatchCertificate(absl::Duration interval) {

@@ -59,7 +59,7 @@ class Server {
   // Health NOT_SERVING, ready 0, no new work; waits for what was admitted, then closes the ports.
   // Returns whether all of it ended by itself within the time.
   bool Drain(absl::Duration timeout);
-  // All of it but the closing, which waits for calls that hang; returns in time whatever hangs.
+  // Drains without closing the ports; unlike Drain it returns in time where a call hangs.
   bool FinishWork(absl::Duration timeout);
   // Only the first half: from now on new work is refused.
   void StopAdmission();
@@ -78,8 +78,9 @@ class Server {
     return std::as_const(*scheduler_).preparation();
   }
   metrics::ServerMetrics& metrics() { return *metrics_; }
-  // The TLS files, before they are due; others are looked at whenever they matter.
-  void ReadFilesAgain();
+  // Reads the TLS files now; tokens are looked at whenever they are used. False: there are none, or they cannot
+  // be used, and those known before stay.
+  bool ReadFilesAgain();
   const SelfCheck* self_check() const { return self_check_.get(); }  // null: none asked for
 
  private:

@@ -56,7 +56,7 @@ class StreamingCall final : public sim::Observer,
   StreamingCall(const CallContext& context, metrics::Mode mode, const std::string& method,
                 absl::Time deadline, const std::string& trace_parent);
 
-  // A place for a request of so many bytes, before it is read. False: `outbox` was finished with
+  // A place for a request of so many bytes, before they are parsed. False: `outbox` was finished with
   // the refusal.
   bool Arrive(std::shared_ptr<scheduling::Caller> caller, int64_t request_bytes, Outbox* outbox);
   // Prepares, at once where it is quick; then admits and enqueues, or finishes the outbox with the

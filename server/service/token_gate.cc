@@ -60,6 +60,11 @@ absl::StatusOr<std::optional<TokenLine>> ParseTokenLine(const std::string& line)
   if (words.empty() || words[0][0] == '#') return std::nullopt;
   TokenLine parsed;
   parsed.token = words[0];
+  if (!std::all_of(parsed.token.begin(), parsed.token.end(), absl::ascii_isgraph)) {
+    return absl::InvalidArgumentError(
+        "word 1: a token must be of printable ASCII characters, as no call carries others (a byte "
+        "order mark is none)");
+  }
   std::set<std::string> seen;
   for (size_t i = 1; i < words.size(); ++i) {
     const std::vector<std::string> parts = absl::StrSplit(words[i], absl::MaxSplits('=', 1));
@@ -128,7 +133,7 @@ absl::Status TokenGate::Read() {
     }
     tokens.push_back(std::move(known));
   }
-  if (error || tokens.empty()) {
+  if (error || file.bad() || tokens.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--token_file=", path_, ": must be a readable file with at least one token on a line"));
   }

@@ -1,6 +1,7 @@
 // Tells of an executor's compilations, and gives memory for its code.
 //
-// Threads: any. Nothing here may call the executor back, but Relieve of HostExecutor.
+// Threads: any. ForCompile and ForCache may call Executor::Relieve, and nothing else of the executor: call them
+// without a lock that Relieve takes.
 #pragma once
 
 #include <cstdint>

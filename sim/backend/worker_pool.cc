@@ -1,5 +1,6 @@
 #include "sim/backend/worker_pool.h"
 
+#include <system_error>
 #include <utility>
 
 #include "precision/float_environment.h"
@@ -7,8 +8,13 @@
 namespace simgrad::sim {
 
 WorkerPool::WorkerPool(int threads) {
-  for (int worker = 1; worker < threads; ++worker) {
-    workers_.emplace_back([this, worker] { Serve(worker); });
+  workers_.reserve(static_cast<size_t>(threads - 1));
+  try {
+    for (int worker = 1; worker < threads; ++worker) {
+      workers_.emplace_back([this, worker] { Serve(worker); });
+    }
+  } catch (const std::system_error&) {
+    // No more threads are to be had; fewer give the same bits.
   }
 }
 

@@ -17,7 +17,7 @@ namespace simgrad::sim {
 
 class WorkerPool {
  public:
-  // `threads` >= 1, the caller's among them.
+  // `threads` >= 1, the caller's among them: the most that there are. Where the system has fewer, so has the pool.
   explicit WorkerPool(int threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;

@@ -65,6 +65,18 @@ std::string Refused(const std::string& content) {
   return absl::IsInvalidArgument(status) ? std::string(status.message()) : "";
 }
 
+TEST(TokenLine, HoldsNoTokenThatNoCallCanCarry) {
+  for (const char* text : {"\xEF\xBB\xBFsecret",
+                           "s\xC3\xA9"
+                           "cret name=a",
+                           "se\x01"
+                           "cret"}) {
+    const auto line = ParseTokenLine(text);
+    EXPECT_TRUE(absl::IsInvalidArgument(line.status()));
+    EXPECT_NE(line.status().message().find("printable ASCII"), std::string::npos);
+  }
+}
+
 TEST(TokenGate, RefusesAFileThatSaysTwoThings) {
   EXPECT_NE(Refused("a name=x\n\nb\na name=y\n").find("line 4, the token of line 1"),
             std::string::npos);

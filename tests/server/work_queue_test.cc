@@ -136,6 +136,17 @@ TEST(WorkQueue, CancelAllReachesRunningAndWaitingWork) {
   EXPECT_TRUE(absl::IsUnavailable(told));
 }
 
+TEST(WorkQueue, CancelAllReachesWorkOfACallWhoseFirstJobHasEnded) {
+  WorkQueue queue({2, 10});
+  const auto of_call = NoDeadline();
+  auto preparation = std::make_unique<Blocker>(queue, of_call);
+  Blocker work(queue, of_call);
+  preparation->Release();
+  while (queue.running() > 1) std::this_thread::yield();
+  queue.CancelAll(absl::UnavailableError("draining"));
+  EXPECT_TRUE(absl::IsUnavailable(of_call->Check()));
+}
+
 // ---- Callers ----
 
 // Runs jobs that end when told to, one at a time, and says whose they were.

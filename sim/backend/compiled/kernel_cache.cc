@@ -16,6 +16,7 @@
 #include <list>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -136,9 +137,11 @@ struct KernelCache::Shared {
   void Finish(const std::shared_ptr<Job>& job, Loaded result);
   int64_t DropOldest(int64_t most_bytes);
   std::shared_ptr<Job> NextLocked(bool only_quick);
-  void Lost(const absl::Status& why);
 
   // Without the lock.
+  void Lost(const absl::Status& why);
+  void NoThread(const absl::Status& why);
+  void EndWaiting(const absl::Status& why);
   void Leave(const std::shared_ptr<Job>& job);
   Loaded Make(const Job& job, const std::shared_ptr<const plan::Plan>& plan);
   Loaded FromFolder(const Job& job);
@@ -397,7 +400,11 @@ void KernelCache::Shared::Run(const std::shared_ptr<Shared>& shared, bool only_q
       const absl::Status why = absl::InternalError(Cat("the compiler gave up: ", reason));
       shared->Finish(job, why);
       shared->Lost(why);
-      Start(shared, only_quick);
+      try {
+        Start(shared, only_quick);
+      } catch (const std::system_error&) {
+        shared->NoThread(why);
+      }
     }};
     compiling = &mine;
     Loaded made = absl::InternalError("");
@@ -413,15 +420,30 @@ void KernelCache::Shared::Run(const std::shared_ptr<Shared>& shared, bool only_q
 
 // The last thread takes with it what still waits.
 void KernelCache::Shared::Lost(const absl::Status& why) {
-  std::vector<std::shared_ptr<Job>> waiting;
   {
     std::lock_guard<std::mutex> lock(mutex);
     ++use.lost_threads;
     --threads;
-    if (use.lost_threads >= kMostLost && threads == 0) {
-      for (const auto& [name, job] : pending) waiting.push_back(job);
-    }
     changed.notify_all();
+    if (use.lost_threads < kMostLost || threads > 0) return;
+  }
+  EndWaiting(why);
+}
+
+// No thread is to be had; the other ones go on.
+void KernelCache::Shared::NoThread(const absl::Status& why) {
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (threads > 0) return;
+  }
+  EndWaiting(why);
+}
+
+void KernelCache::Shared::EndWaiting(const absl::Status& why) {
+  std::vector<std::shared_ptr<Job>> waiting;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (const auto& [name, job] : pending) waiting.push_back(job);
   }
   for (const std::shared_ptr<Job>& job : waiting) Finish(job, why);
 }
@@ -429,8 +451,8 @@ void KernelCache::Shared::Lost(const absl::Status& why) {
 void KernelCache::Shared::Start(const std::shared_ptr<Shared>& shared, bool only_quick) {
   std::lock_guard<std::mutex> lock(shared->mutex);
   if (shared->stopping || shared->use.lost_threads >= kMostLost) return;
-  ++shared->threads;
   std::thread([shared, only_quick] { Run(shared, only_quick); }).detach();
+  ++shared->threads;  // it waits for the lock
 }
 
 KernelCache::KernelCache(KernelCacheOptions options)

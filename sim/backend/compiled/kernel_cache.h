@@ -1,8 +1,8 @@
 // Kernels by the structure of their plans: in memory, in a folder, or compiled.
 //
 // Compiling happens on threads of the cache, so a caller leaves when its `stop` says so. A compile
-// that no caller has a claim to does not begin. One that has begun ends with the function at
-// hand; the next time that it is left it goes on to its end, for the callers that come back.
+// that no caller has a claim to does not begin. One that all callers abandon stops behind the function at
+// hand; if it is abandoned a second time, it goes on to its end, for the callers that come back.
 // A miss is compiled quickly. The best code follows in the background: at once where the quick compile
 // took milliseconds of processor time, else when quick code has run for about as long as the making takes. It is kept in
 // the folder, and is found from then on. Both give the same bits.

@@ -37,6 +37,8 @@ absl::StatusOr<std::shared_ptr<const GeneratedSource>> SourceCache::Get(
   if (!made.ok()) return made.status();
   auto source = std::make_shared<const GeneratedSource>(*std::move(made));
   const int64_t bytes = HeldBytes(*source);
+  // Without the lock, which Relieve takes: memory may be given up for this.
+  HeldMemory memory = bytes > most_bytes_ ? nullptr : watch_->ForCache(bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (auto found = Find(program, options)) return found;
   for (auto entry = entries_.begin(); entry != entries_.end();) {
@@ -44,10 +46,8 @@ absl::StatusOr<std::shared_ptr<const GeneratedSource>> SourceCache::Get(
     if (entry->program.expired()) Drop(entry);
     entry = next;
   }
-  if (bytes > most_bytes_) return source;
-  while (bytes_ + bytes > most_bytes_) Drop(std::prev(entries_.end()));
-  HeldMemory memory = watch_->ForCache(bytes);
   if (memory == nullptr) return source;
+  while (bytes_ + bytes > most_bytes_) Drop(std::prev(entries_.end()));
   entries_.push_front({program, options, source, bytes, std::move(memory)});
   bytes_ += bytes;
   return source;

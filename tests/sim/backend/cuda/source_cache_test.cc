@@ -46,6 +46,31 @@ TEST(SourceCacheTest, WhatIsOfAProgramThatHasGoneIsForgotten) {
   EXPECT_EQ(cache.size(), 2u);
 }
 
+// Gives memory as a server does: what is kept may be given up for it.
+class Relieving final : public CompileWatch {
+ public:
+  HeldMemory ForCompile(int64_t) override { return nullptr; }
+  HeldMemory ForCache(int64_t) override {
+    relieved += cache->Relieve(1);
+    return std::make_shared<char>();
+  }
+  void Compiled(CompileQuality, double) override {}
+  SourceCache* cache = nullptr;
+  int64_t relieved = 0;
+};
+
+TEST(SourceCacheTest, MemoryForATextMayBeThatOfAnother) {
+  const auto watch = std::make_shared<Relieving>();
+  SourceCache cache(kMuch, watch);
+  watch->cache = &cache;
+  const auto first = ProgramOf(0);
+  const auto second = ProgramOf(1);
+  ASSERT_TRUE(cache.Get(first, {}).ok());
+  ASSERT_TRUE(cache.Get(second, {}).ok());
+  EXPECT_GT(watch->relieved, 0);
+  EXPECT_EQ(cache.size(), 1u);
+}
+
 // What a cache holds of the text of one program.
 int64_t BytesOf(const std::shared_ptr<const NumericalProgram>& program) {
   SourceCache cache(kMuch);
