@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 
 #include <cstring>
-#include <iterator>
 #include <vector>
 
 #include "absl/strings/str_replace.h"
@@ -14,9 +13,9 @@
 namespace simgrad::server::service {
 
 std::string MetadataOf(const grpc::ServerContextBase& context, const char* key) {
-  const auto [first, last] = context.client_metadata().equal_range(key);
-  if (first == last || std::next(first) != last) return "";
-  return std::string(first->second.data(), first->second.size());
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return "";
+  return std::string(found->second.data(), found->second.size());
 }
 
 std::string AddressOf(const std::string& peer) {

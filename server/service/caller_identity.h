@@ -26,7 +26,7 @@ std::string PeerOf(const grpc::ServerContextBase& context);
 // the network of 64 bits, or one host would be as many callers as it likes. Else as it is.
 std::string AddressOf(const std::string& peer);
 
-// The entry of a call's metadata; empty where there is none, or more than one.
+// One entry of a call's metadata; empty where there is none.
 std::string MetadataOf(const grpc::ServerContextBase& context, const char* key);
 
 }  // namespace simgrad::server::service
