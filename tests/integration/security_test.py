@@ -36,6 +36,14 @@ def tls_flags(files):
     return [f"--tls_certificate={files[0]}", f"--tls_key={files[1]}"]
 
 
+def copied(pair, folder):
+    """A certificate and its key as files that a test may replace."""
+    certificate, key = folder / "certificate", folder / "key"
+    certificate.write_bytes(pair[0].read_bytes())
+    key.write_bytes(pair[1].read_bytes())
+    return certificate, key
+
+
 def scrape(server):
     url = f"http://127.0.0.1:{server.metrics_port}/metrics"
     return urllib.request.urlopen(url, timeout=30).read().decode()
@@ -176,9 +184,7 @@ class TestTls:
     def test_a_broken_rotation_costs_no_request_and_is_told(self, authority, start, tmp_path):
         """Files are replaced one by one, by something else, and not at all."""
         first, second = authority.sign("kept"), authority.sign("next", days=60)
-        certificate, key = tmp_path / "certificate", tmp_path / "key"
-        certificate.write_bytes(first[0].read_bytes())
-        key.write_bytes(first[1].read_bytes())
+        certificate, key = copied(first, tmp_path)
         server = start(*tls_flags((certificate, key)), "--tls_reload_interval=1s")
         before = expiry(server)
         assert failed_reloads(server) == {"certificate": 0, "tokens": 0}
@@ -198,8 +204,7 @@ class TestTls:
             assert served() and expiry(server) == before
             failed = failed_reloads(server)
             assert failed["certificate"] >= len(complaints) and failed["tokens"] == 0
-        certificate.write_bytes(second[0].read_bytes())
-        key.write_bytes(second[1].read_bytes())
+        copied(second, tmp_path)
         eventually(lambda: expiry(server) > before)
         assert served()
         warnings = [line for line in notes(server) if line["level"] == "warning"]
@@ -208,9 +213,7 @@ class TestTls:
     def test_a_certificate_that_became_a_folder_changes_nothing_and_sighup_reads_again(self, authority, start, tmp_path):
         """Containers make a folder where the source of a file's mount is missing."""
         first, second = authority.sign("kept"), authority.sign("next", days=60)
-        certificate, key = tmp_path / "certificate", tmp_path / "key"
-        certificate.write_bytes(first[0].read_bytes())
-        key.write_bytes(first[1].read_bytes())
+        certificate, key = copied(first, tmp_path)
         server = start(*tls_flags((certificate, key)), "--tls_reload_interval=1h")
         before = expiry(server)
         certificate.unlink()
@@ -219,8 +222,7 @@ class TestTls:
         eventually(lambda: failed_reloads(server)["certificate"] == 1)
         assert answers(server.target, credentials=sg.tls(authority.certificate)) and expiry(server) == before
         certificate.rmdir()
-        certificate.write_bytes(second[0].read_bytes())
-        key.write_bytes(second[1].read_bytes())
+        copied(second, tmp_path)
         server.process.send_signal(signal.SIGHUP)
         eventually(lambda: expiry(server) > before)
         assert answers(server.target, credentials=sg.tls(authority.certificate))

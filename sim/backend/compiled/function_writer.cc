@@ -170,7 +170,7 @@ class FunctionWriter {
     if (owner == &plan.start) records_.Judge(f_.time(), false, 2);
   }
 
-  // The rest of the step for instances that it did not stop, or what all that ran it keep.
+  // Writes what a step gives: for the instances that it does not stop, or before that for all that ran it.
   void Commit(const Statement& s) {
     const bool stops = f_.options().stops;
     if (!s.before_stop) records_.Judge(f_.time(), stops, 2);
