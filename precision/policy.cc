@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <sstream>
 
 namespace simgrad::precision {
@@ -256,13 +257,12 @@ std::optional<PolicyError> CheckOverflow(const PolicySpec& spec, const Policy& p
 }
 
 std::optional<PolicyError> CheckSites(const PolicySpec& spec) {
+  std::set<std::string_view> names;
   for (size_t i = 0; i < spec.sites.size(); ++i) {
     const std::string field = "sites[" + std::to_string(i) + "]";
     const auto& [name, change] = spec.sites[i];
-    for (size_t k = 0; k < i; ++k) {
-      if (spec.sites[k].first == name) {
-        return PolicyError{field + ".site", "site '" + name + "' is set twice"};
-      }
+    if (!names.insert(name).second) {
+      return PolicyError{field + ".site", "site '" + name + "' is set twice"};
     }
     if (auto error = CheckOverride(change, field)) return error;
     if (change.scale) {

@@ -87,6 +87,20 @@ void KeepFreedMemory() {
   set(M_TOP_PAD, kGrowth, "top_pad", "MALLOC_TOP_PAD_");
 }
 
+// Threads get a stack of 16 MiB, of which only what is used takes memory: a kernel may use 6
+// (sim/backend/compiled/object_code.h), and the limit of the shell may leave less.
+void GiveThreadsTheirStack() {
+  constexpr size_t kBytes = size_t{16} << 20;
+  pthread_attr_t attributes;
+  if (pthread_getattr_default_np(&attributes) != 0) return;
+  size_t bytes = 0;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  if (bytes < kBytes && pthread_attr_setstacksize(&attributes, kBytes) == 0) {
+    pthread_setattr_default_np(&attributes);
+  }
+  pthread_attr_destroy(&attributes);
+}
+
 // A server whose work may be cancelled from another thread, as long as it is there.
 class Hurried {
  public:
@@ -163,6 +177,7 @@ int Serve(const config::ServerConfig& config,
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // the write of a file that may not grow fails
   KeepFreedMemory();
+  GiveThreadsTheirStack();
 
 #ifdef NDEBUG
   // Debian builds Abseil with its checks: each lock of gRPC would be looked for in a graph.

@@ -1,6 +1,7 @@
 #include "server/conversion/cuda_text.h"
 
-#include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "server/validation/request_error.h"
@@ -24,15 +25,13 @@ absl::Status CheckCudaTextOptions(const v1::CudaTextOptions& options,
     return validation::InvalidField(absl::StrCat(field, ".mapping"),
                                     absl::StrCat("unknown mapping ", options.mapping()));
   }
+  std::set<std::string_view> seen;
   for (int i = 0; i < options.per_step_size(); ++i) {
     const std::string& name = options.per_step(i);
     const bool known = schema.inputs.Find(v1::INPUT_KIND_CONTROL, name) != nullptr ||
                        schema.inputs.Find(v1::INPUT_KIND_DATA, name) != nullptr;
     if (known) {
-      if (std::find(options.per_step().begin(), options.per_step().begin() + i, name) ==
-          options.per_step().begin() + i) {
-        continue;
-      }
+      if (seen.insert(name).second) continue;
       return validation::InvalidField(absl::StrCat(field, ".per_step[", i, "]"),
                                       absl::StrCat("'", name, "' stands twice"));
     }
@@ -52,10 +51,9 @@ absl::StatusOr<v1::CudaText> CudaTextOf(const sim::NumericalProgram& program,
       options.mapping() == v1::CUDA_MAPPING_UNSPECIFIED          ? sim::cuda::ChooseMapping(program)
       : options.mapping() == v1::CUDA_MAPPING_BLOCK_PER_INSTANCE ? Mapping::kBlockPerInstance
                                                                  : Mapping::kThreadPerInstance;
+  const std::set<std::string_view> names(options.per_step().begin(), options.per_step().end());
   for (const sim::Input& input : program.program.inputs) {
-    const auto& names = options.per_step();
-    generate.per_step.push_back(MayBePerStep(input.kind) &&
-                                std::find(names.begin(), names.end(), input.name) != names.end());
+    generate.per_step.push_back(MayBePerStep(input.kind) && names.count(input.name) > 0);
   }
   auto source = sim::cuda::Generate(program, generate);
   if (!source.ok()) return source.status();

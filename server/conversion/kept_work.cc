@@ -67,6 +67,7 @@ v1::RolloutSpec WithoutContents(const v1::RolloutSpec& spec) {
   *kept.mutable_policy() = spec.policy();
   kept.mutable_diagnostics()->set_level(spec.diagnostics().level());
   kept.set_chunk_steps(spec.chunk_steps());
+  kept.set_seed(spec.seed());
   kept.mutable_path()->set_record(spec.path().record());
   if (spec.path().has_forced()) {
     kept.mutable_path()->mutable_forced()->set_structure(spec.path().forced().structure());

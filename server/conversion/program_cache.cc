@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/conversion/loss_scaler.h"
 #include "server/conversion/policy.h"
 #include "server/conversion/program_info.h"
 #include "server/conversion/schema.h"
@@ -37,11 +38,22 @@ void AppendFlags(const std::vector<bool>& flags, std::string& key) {
   for (bool flag : flags) key.push_back(flag ? '1' : '0');
 }
 
+// The policy as far as a program depends on it: of a dynamic loss scale, that is the scale alone. Its
+// count of clean gradients is another one in each request.
+v1::Policy LoweredPart(const v1::Policy& policy) {
+  v1::Policy part = policy;
+  if (policy.loss_scale().has_dynamic()) {
+    part.mutable_loss_scale()->mutable_dynamic()->Clear();
+    part.mutable_loss_scale()->mutable_dynamic()->set_scale(ScaleOf(policy.loss_scale().dynamic()));
+  }
+  return part;
+}
+
 // Lengths in front keep the parts apart.
 std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
                        const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
                        const sim::LowerOptions& options) {
-  const std::string policy_key = BytesOf(policy);
+  const std::string policy_key = BytesOf(LoweredPart(policy));
   std::string key =
       absl::StrCat(world.key.size(), ",", policy_key.size(), ",", objective.size(), ",",
                    static_cast<int>(options.path), ",", world.key, policy_key, objective);
@@ -158,6 +170,15 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     std::shared_ptr<const CachedWorld> world, const v1::Policy& policy,
     const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
     const std::string& field, const CompileControl& control, const sim::LowerOptions& options) {
+  const std::string at = absl::StrCat(field, field.empty() ? "" : ".", "policy");
+  if (policy.loss_scale().has_dynamic()) {
+    const absl::Status checked =
+        CheckLossScaler(policy.loss_scale().dynamic(), at + ".loss_scale.dynamic");
+    if (!checked.ok()) {
+      on_lookup_(Lookup::kFailed);
+      return checked;
+    }
+  }
   const std::string key = sim::Fingerprint(ProgramKey(*world, policy, objective, adjoint, options));
   {
     std::lock_guard lock(mutex_);
@@ -166,7 +187,7 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
       return found;
     }
   }
-  auto resolved = PolicyFromProto(policy, absl::StrCat(field, field.empty() ? "" : ".", "policy"));
+  auto resolved = PolicyFromProto(policy, at);
   if (!resolved.ok()) {
     on_lookup_(Lookup::kFailed);
     return resolved.status();

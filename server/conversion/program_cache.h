@@ -1,7 +1,8 @@
 // Worlds that were verified and programs that were lowered, by what the request said.
 //
-// The key is a digest of the message, so equal requests share and nothing else does. Entries are
-// measured, and the oldest use goes first; they also go where their memory is needed (Relieve).
+// The key is a digest of what the program depends on, so that requests share that ask for the same,
+// those of one dynamic loss scale among them, and no others do. Entries are measured, and the oldest
+// use goes first; they also go where their memory is needed (Relieve).
 // Cost: a hit is a serialisation, a digest and a look-up.
 // Threads: any; two that miss at once both compute, and one result is kept.
 #pragma once

@@ -214,6 +214,17 @@ std::vector<std::string> CappedWarnings(const sim::WorkResult& result) {
   return warnings;
 }
 
+// A sum is in the accumulator; what one instance gave is in the format, and is not rounded before it is
+// added.
+sim::DType DTypeOfNodes(const precision::RoleSetting& setting) {
+  using precision::Format;
+  const Format format = setting.format;
+  const Format accumulator = setting.accumulator;
+  if (format == accumulator) return sim::DTypeOf(format);
+  const bool is_f64 = format == Format::kF64 || accumulator == Format::kF64;
+  return sim::DTypeOf(is_f64 ? Format::kF64 : Format::kF32);
+}
+
 }  // namespace
 
 v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkResult& result) {
@@ -255,8 +266,7 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
   v1::GradientResult out;
   *out.mutable_rollout() = RolloutResultToProto(work, result);
   const sim::NumericalProgram& program = *work.batch.program;
-  const sim::DType tree_dtype =
-      sim::DTypeOf(program.policy[precision::Role::kGradient].accumulator);
+  const sim::DType tree_dtype = DTypeOfNodes(program.policy[precision::Role::kGradient]);
   for (const sim::InputGradient& gradient : result.gradients) {
     const sim::Input& input = program.program.inputs[gradient.input];
     v1::InputGradient* message = out.add_gradients();

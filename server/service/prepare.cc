@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,8 @@
 #include "server/validation/spec_check.h"
 #include "server/validation/weights_check.h"
 #include "sim/backend/check_batch.h"
+#include "sim/engine/random_keys.h"
+#include "sim/program/draws.h"
 #include "sim/program/field_error.h"
 #include "sim/program/paths.h"
 
@@ -250,6 +254,28 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   return prepared;
 }
 
+// The inputs of `kept` for `program`, which a Vjp runs. Both begin with the `of_world` inputs of the world.
+// Those that passes added differ: one adjoint may draw, or count its solves, where another does not.
+std::vector<sim::Binding> InputsOfVjp(sim::Batch& kept, const sim::Program& program,
+                                      size_t of_world, uint64_t seed) {
+  const std::vector<sim::Input>& known = kept.program->program.inputs;
+  std::map<std::string_view, size_t> added;
+  for (size_t i = of_world; i < known.size(); ++i) added[known[i].name] = i;
+  std::vector<sim::Binding> inputs(program.inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string& name = program.inputs[i].name;
+    const auto found = i < of_world ? added.end() : added.find(name);
+    if (i < of_world) {
+      inputs[i] = std::move(kept.inputs[i]);
+    } else if (found != added.end()) {
+      inputs[i] = std::move(kept.inputs[found->second]);
+    } else if (name == sim::kRandomKey) {
+      inputs[i] = sim::RandomKeys(seed, kept.instance_ids);
+    }
+  }
+  return inputs;
+}
+
 // Takes the cotangents from the request. Throws sim::StopRequested.
 absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns::Kept& kept,
                                         conversion::ProgramCache& cache,
@@ -314,8 +340,9 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
   }
   sim::Work& work = prepared.work;
   work = sim::WorkOf(*kept.run);
+  work.batch.inputs =
+      InputsOfVjp(work.batch, lowered, (*world)->program.inputs.size(), kept.spec->seed());
   work.batch.program = prepared.program->program;
-  work.batch.inputs.resize(lowered.inputs.size());  // nothing is sent for what an adjoint adds
   work.weights.assign(request.weights().begin(), request.weights().end());
   work.gradient = conversion::GradientWorkFromProto(gradient);
   work.chunk_steps = kept.spec->chunk_steps();

@@ -150,6 +150,12 @@ absl::Status CheckLoops(const google::protobuf::RepeatedPtrField<v1::LoopDerivat
           path + ".implicit.solver",
           absl::StrCat("unknown solver '", solver, "'; one of lu, iteration, gmres"));
     }
+    // `restart` is refused with the other numbers, in sim/program/loop_choice.cc.
+    const bool has_tol = loops[i].implicit().tol() != 0;
+    if (solver == "lu" && (has_tol || loops[i].implicit().max_iter() != 0)) {
+      return InvalidField(absl::StrCat(path, ".implicit.", has_tol ? "tol" : "max_iter"),
+                          "is of solvers iteration and gmres; lu takes no turns, leave it out");
+    }
   }
   return absl::OkStatus();
 }

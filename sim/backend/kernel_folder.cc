@@ -20,8 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The layout of a file: this line, the digest of the image, a line feed, the image.
-constexpr std::string_view kMagic = "simgrad kernel 1\n";
+// The layout of a file: this line, the digest of the key and the image, a line feed, the image. A file under
+// another's name is so no kernel.
+constexpr std::string_view kMagic = "simgrad kernel 2\n";
 
 std::string Digest(std::string_view text) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
@@ -76,8 +77,8 @@ bool KernelFolder::IsKernel(std::string_view name) {
 }
 
 // Nothing where the file is not this user's alone. A FIFO is opened without a wait for its writer.
-std::optional<std::string> KernelFolder::Read(const std::string& path) const {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+std::optional<std::string> KernelFolder::Read(const std::string& key) const {
+  const int file = open(PathOf(key).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) {
     if (errno != ENOENT) ++refused_;
     return std::nullopt;
@@ -101,7 +102,7 @@ std::optional<std::string> KernelFolder::Read(const std::string& path) const {
   const size_t head = kMagic.size() + 65;  // the digest's 64 digits and a line feed
   const bool is_whole = is_own && all.size() >= head && all.compare(0, kMagic.size(), kMagic) == 0;
   std::string image = is_whole ? all.substr(head) : "";
-  if (!is_whole || all.compare(kMagic.size(), 64, Digest(image)) != 0) {
+  if (!is_whole || all.compare(kMagic.size(), 64, KernelKey({key, image})) != 0) {
     ++refused_;
     return std::nullopt;
   }
@@ -110,7 +111,7 @@ std::optional<std::string> KernelFolder::Read(const std::string& path) const {
 
 std::optional<std::string> KernelFolder::Find(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
-  std::optional<std::string> image = Read(PathOf(key));
+  std::optional<std::string> image = Read(key);
   if (!image) return std::nullopt;
   std::error_code error;  // a file that cannot be touched is one that may go sooner
   fs::last_write_time(PathOf(key), fs::file_time_type::clock::now(), error);
@@ -127,7 +128,7 @@ void KernelFolder::Keep(const std::string& key, const std::string& image) const 
   {
     const int made = open(other.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (made < 0) return;
-    const std::string head = std::string(kMagic) + Digest(image) + "\n";
+    const std::string head = std::string(kMagic) + KernelKey({key, image}) + "\n";
     const bool is_whole = WriteAll(made, head) && WriteAll(made, image);
     if (close(made) != 0 || !is_whole) {
       fs::remove(other, error);

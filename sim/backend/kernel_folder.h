@@ -42,7 +42,7 @@ class KernelFolder {
   std::string PathOf(const std::string& key) const;
   static bool IsKernel(std::string_view name);
   void RemoveOldest() const;
-  std::optional<std::string> Read(const std::string& path) const;
+  std::optional<std::string> Read(const std::string& key) const;
   std::string folder_;
   int64_t most_bytes_;
   mutable std::atomic<int64_t> refused_{0};

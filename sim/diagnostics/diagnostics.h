@@ -116,7 +116,8 @@ struct BackwardStep {
 
 // Underflows and overflows per role: at narrowing casts and at state stores, forward and backward.
 // A cast underflows when a non-zero value becomes zero or subnormal in the target, overflows when a
-// finite value becomes infinite, NaN (e4m3) or, saturating, a value beyond the largest is clamped.
+// finite value is beyond what rounds to the largest number, to nearest even: it becomes infinite, NaN
+// (e4m3) or, saturating or rounded toward zero, the largest.
 // A state store underflows when the stored value is subnormal, overflows when it is infinite.
 struct RangeCounts {
   std::array<uint64_t, precision::kRoleCount> underflows{};

@@ -62,14 +62,14 @@ void QuotientVjp(VjpRule& r) {
   if (r.Wants(0)) r.To(0, t);
 }
 
-// a - b whole(a / b): g and -(g whole(a / b)).
-template <OpCode kWhole>
+// y = a - b q with a whole q: g and -(g q). q is round((a - y) / b), as a / b may round up to the next
+// whole number.
 void RemainderVjp(VjpRule& r) {
   if (r.Wants(1)) {
     const ValueId a = r.X(0);
-    const ValueId b = r.X(1);
-    const ValueId whole = r.Do(kWhole, r.Div(a, b));
-    r.To(1, r.Neg(r.Mul(r.g(), whole)));
+    const ValueId multiple = r.Sub(a, r.Y());
+    const ValueId q = r.Do(OpCode::kRound, r.Div(multiple, r.X(1)));
+    r.To(1, r.Neg(r.Mul(r.g(), q)));
   }
   if (r.Wants(0)) r.To(0, r.g());
 }
@@ -259,7 +259,7 @@ const OpInfo kMod = Complete({
     .doc = "a - b floor(a / b), real or integer; of integers 0 for a zero divisor.",
     .operands = "a, b",
     .birth = Birth::kArithmetic,
-    .vjp = RemainderVjp<OpCode::kFloor>,
+    .vjp = RemainderVjp,
     .domains = {Domain::kAll, Domain::kPositive},
     .on_reals = [](Format f, double a, double b, double) { return Mod(f, a, b); },
     .on_integers = FloorRemainder,
@@ -270,7 +270,7 @@ const OpInfo kRem = Complete({
     .doc = "a - b trunc(a / b), real, exact, or integer; of integers a for a zero divisor.",
     .operands = "a, b",
     .birth = Birth::kArithmetic,
-    .vjp = RemainderVjp<OpCode::kTrunc>,
+    .vjp = RemainderVjp,
     .domains = {Domain::kAll, Domain::kPositive},
     .on_reals = [](Format, double a, double b, double) { return precision::Rem(a, b); },
     .on_integers = TruncatedRemainder,

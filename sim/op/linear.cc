@@ -177,14 +177,42 @@ void LowerSubstitution(Lowering& l, bool lower, bool unit, int64_t n,
   });
 }
 
-Mask Joined(VjpRule& r, const Shape& shape) {
-  std::vector<int64_t> axes;
-  for (size_t k = 0; k < r.type().shape.size(); ++k) axes.push_back(static_cast<int64_t>(k));
-  const Mask any = r.MapMask({}, [&] { return AxesOp(OpCode::kAny, axes); });
+namespace {
+
+// Any of the result's mask over `axes`, for all elements of `shape` along these axes.
+Mask JoinedOver(VjpRule& r, const std::vector<int64_t>& axes, const Shape& shape) {
+  const Shape& all = r.type().shape;
+  Shape reduced;
+  std::vector<int64_t> kept;
+  for (int64_t axis = 0; axis < static_cast<int64_t>(all.size()); ++axis) {
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) continue;
+    kept.push_back(axis);
+    reduced.push_back(all[static_cast<size_t>(axis)]);
+  }
+  const Mask any = r.MapMask(reduced, [&] { return AxesOp(OpCode::kAny, axes); });
   if (any.presence != Presence::kMasked) return any;
   Op wide = ShapeOp(OpCode::kBroadcast, shape);
   wide.operands = {any.value};
+  wide.attributes.dims = kept;
   return Mask::At(r.EmitMask(std::move(wide), shape));
+}
+
+}  // namespace
+
+Mask Joined(VjpRule& r, const Shape& shape) {
+  const int64_t rank = static_cast<int64_t>(r.type().shape.size());
+  return JoinedOver(r, {rank - 2, rank - 1}, shape);
+}
+
+Mask JoinedAlong(VjpRule& r, int64_t axis, const Shape& shape) {
+  return JoinedOver(r, {axis}, shape);
+}
+
+ValueId Within(VjpRule& r, const Mask& mask, ValueId x, const Shape& shape) {
+  if (mask.presence != Presence::kMasked) return x;
+  const Type type{ElementType::kReal, shape};
+  const ValueId zero = r.Splat(0.0, type);
+  return r.EmitUnder({}, {.code = OpCode::kSelect, .operands = {mask.value, x, zero}}, type);
 }
 
 ValueId Where(VjpRule& r, const Shape& shape, OpCode comparison) {

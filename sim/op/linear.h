@@ -120,8 +120,13 @@ void LowerSubstitution(Lowering& l, bool lower, bool unit, int64_t n,
 
 // ---- derivatives ----
 
-// The whole cotangent is present where any of it is.
+// The whole cotangent of a matrix is present where any of that matrix is. `shape`: [..., rows, columns].
 Mask Joined(VjpRule& r, const Shape& shape);
+// A line of matrices along `axis` is present where any of the result's line is. `shape`: of the
+// matrices, which is the result's but for that axis.
+Mask JoinedAlong(VjpRule& r, int64_t axis, const Shape& shape);
+// x, of `shape`, with +0 outside the mask: where nothing is used, x may be infinite.
+ValueId Within(VjpRule& r, const Mask& mask, ValueId x, const Shape& shape);
 // A mask of the elements whose row compares so with their column, in every matrix.
 ValueId Where(VjpRule& r, const Shape& shape, OpCode comparison);
 

@@ -381,13 +381,15 @@ void LuSolveVjp(VjpRule& r) {
   const ValueId g = r.Filled();
   const ValueId factors = r.X(1);
   const ValueId rows = r.X(2);
-  const Mask whole = Joined(r, shape);
+  // A column of b is a system of its own.
+  const Mask columns = JoinedAlong(r, 0, shape);
   Op solve{.code = OpCode::kLuSolve, .operands = {factors, factors, rows, g}};
   solve.attributes.transposed = !transposed;
-  const ValueId b = Under(r, whole).Do(std::move(solve), shape);
-  if (r.Wants(3)) r.To(3, {b, whole});
+  const ValueId solved = Under(r, columns).Do(std::move(solve), shape);
+  if (r.Wants(3)) r.To(3, {solved, columns});
   if (!r.Wants(0)) return;
-  const ValueId x = r.Y();
+  const ValueId b = Within(r, columns, solved, shape);
+  const ValueId x = Within(r, columns, r.Y(), shape);
   const Mask mask = Joined(r, own);
   Under u(r, mask);
   const ValueId right = u.Transposed(transposed ? b : x, shape);

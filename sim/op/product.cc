@@ -177,32 +177,26 @@ void LowerMatmul(Lowering& l) {
   l.EachOf(turns, [&](const Places& at) { add_up(at, Place(cells - rest), rest); });
 }
 
-// g b^T and a^T g. A row of a has a cotangent where a row of g has one, a column of b where a column of g.
+// g b^T and a^T g. A row of a has a cotangent where a row of g has one, a column of b where a column of
+// g has one; the others are not multiplied, unless they were given.
 void MatmulVjp(VjpRule& r) {
-  const Shape shape = r.type().shape;
-  const int64_t rank = static_cast<int64_t>(shape.size());
+  const int64_t rank = static_cast<int64_t>(r.type().shape.size());
   if (!r.Wants(0) && !r.Wants(1)) return;
   const ValueId g = r.Filled();
-  const auto lines = [&](int64_t gone, const Shape& own) {
-    Shape reduced = shape;
-    reduced.erase(reduced.begin() + static_cast<std::ptrdiff_t>(gone));
-    const Mask any = r.MapMask(reduced, [&] { return AxesOp(OpCode::kAny, {gone}); });
-    if (any.presence != Presence::kMasked) return any;
-    Op wide = ShapeOp(OpCode::kBroadcast, own);
-    wide.operands = {any.value};
-    for (int64_t axis = 0; axis < rank; ++axis) {
-      if (axis != gone) wide.attributes.dims.push_back(axis);
-    }
-    return Mask::At(r.EmitMask(std::move(wide), own));
+  const auto mask_of = [&](size_t side) {
+    return JoinedAlong(r, side == 1 ? rank - 2 : rank - 1, r.OperandType(side).shape);
   };
   for (const size_t side : {1, 0}) {
     if (!r.Wants(side)) continue;
     const size_t other = 1 - side;
     const Shape own = r.OperandType(side).shape;
-    const ValueId x = r.X(other);
-    const Mask mask = lines(side == 1 ? rank - 2 : rank - 1, own);
+    const Shape read = r.OperandType(other).shape;
+    const bool may_be_infinite = r.mask().presence == Presence::kMasked && !r.IsGiven(other);
+    ValueId x = r.X(other);
+    if (may_be_infinite) x = Within(r, mask_of(other), x, read);
+    const Mask mask = mask_of(side);
     Under u(r, mask);
-    const ValueId flipped = u.Transposed(x, r.OperandType(other).shape);
+    const ValueId flipped = u.Transposed(x, read);
     r.To(side, {side == 1 ? u.Matmul(flipped, g, own) : u.Matmul(g, flipped, own), mask});
   }
 }

@@ -238,18 +238,23 @@ Array IndexOfExtreme(const Evaluation& e) {
 // present where any of its elements is.
 void CumsumVjp(VjpRule& r) {
   if (!r.Wants(0)) return;
-  const Op& op = r.op();
-  Shape reduced;
-  for (int64_t axis : r.KeptAxes()) reduced.push_back(r.type().shape[static_cast<size_t>(axis)]);
-  Mask mask = r.MapMask(reduced, [&] { return AxesOp(OpCode::kAny, op.attributes.axes); });
+  const Shape shape = r.type().shape;
+  const auto from_the_other_end = [&](ValueId of) {
+    Op sum = AxesOp(OpCode::kCumsum, r.op().attributes.axes);
+    sum.attributes.reverse = !r.op().attributes.reverse;
+    sum.operands = {of};
+    return sum;
+  };
+  Mask mask = r.mask();
   if (mask.presence == Presence::kMasked) {
-    Op widen = r.Widen();
-    widen.operands = {mask.value};
-    mask = Mask::At(r.EmitMask(std::move(widen), r.type().shape));
+    // An element is in the prefixes from itself on: it is used where any of those is.
+    const Type counts{ElementType::kI32, shape};
+    const ValueId one = r.EmitPlain({.code = OpCode::kConvert, .operands = {mask.value}}, counts);
+    const ValueId uses = r.EmitPlain(from_the_other_end(one), counts);
+    const ValueId none = r.Splat(0.0, counts);
+    mask = Mask::At(r.EmitMask({.code = OpCode::kNe, .operands = {uses, none}}, shape));
   }
-  Op sum = AxesOp(OpCode::kCumsum, op.attributes.axes);
-  sum.attributes.reverse = !op.attributes.reverse;
-  sum.operands = {r.Filled()};
+  Op sum = from_the_other_end(r.Filled());
   const ValueId cotangent = r.EmitUnder(mask, std::move(sum), r.type());
   r.To(0, {cotangent, mask});
 }

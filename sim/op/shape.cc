@@ -187,7 +187,8 @@ void LowerPad(Lowering& l) {
   const auto to = l.Result();
   const Value& value = l.ResultValue();
   const double fill = FillOf(l.op(), value);
-  l.Fill(to, fill == 0.0 ? l.Integer(to.carrier, 0) : l.Real(fill, value));
+  const bool is_zero = fill == 0.0 && !std::signbit(fill);
+  l.Fill(to, is_zero ? l.Integer(to.carrier, 0) : l.Real(fill, value));
   const auto from = l.Operand(0);
   l.Copy(l.Window(to, from.shape, WindowOf(l.op(), from.shape.size())), from);
 }

@@ -54,11 +54,13 @@ void TriangularSolveVjp(VjpRule& r) {
   const ValueId t = r.X(0);
   Attributes how = a;
   how.transposed = !a.transposed;
-  const Mask whole = Joined(r, shape);
-  const ValueId b = Under(r, whole).Triangular(t, g, shape, how);
-  if (r.Wants(1)) r.To(1, {b, whole});
+  // A column of b is a system of its own.
+  const Mask columns = JoinedAlong(r, static_cast<int64_t>(shape.size()) - 2, shape);
+  const ValueId solved = Under(r, columns).Triangular(t, g, shape, how);
+  if (r.Wants(1)) r.To(1, {solved, columns});
   if (!r.Wants(0)) return;
-  const ValueId x = r.Y();
+  const ValueId b = Within(r, columns, solved, shape);
+  const ValueId x = Within(r, columns, r.Y(), shape);
   const OpCode side =
       a.upper ? (a.unit ? OpCode::kLt : OpCode::kLe) : (a.unit ? OpCode::kGt : OpCode::kGe);
   const ValueId read = Where(r, own, side);

@@ -72,10 +72,9 @@ absl::Status CheckFill(const Op& op, const Type& type) {
   if (op.attributes.literal.size() > 1) return FieldError("fill", "is one number");
   const double fill = op.attributes.literal.empty() ? 0.0 : op.attributes.literal[0];
   if (!std::isfinite(fill)) return FieldError("fill", "must be finite");
-  const bool fits =
-      Holds(type.element, fill) && (IsUnsigned(type.element) || std::abs(fill) <= 2147483647.0);
-  if (type.element != ElementType::kReal && !fits) {
-    return FieldError("fill", "is not an integer that fits");
+  if (type.element != ElementType::kReal && !Holds(type.element, fill)) {
+    return FieldError("fill", absl::StrCat(fill, " is no whole number that ",
+                                           std::string(ElementTypeName(type.element)), " holds"));
   }
   return absl::OkStatus();
 }

@@ -26,6 +26,12 @@ class VjpRule {
   // Returns whether the operand has a cotangent; for one without, a rule writes nothing.
   bool Wants(size_t operand) const { return w_.IsActive(op_.operands[operand]); }
 
+  // Returns whether the operand is an input of the world other than a state, or a literal.
+  bool IsGiven(size_t operand) const {
+    const ValueId id = op_.operands[operand];
+    return w_.IsInput(id) || w_.IsLiteral(id);
+  }
+
   // The cotangent of the result, and where it is present.
   ValueId g() const { return g_; }
   const Mask& mask() const { return mask_; }

@@ -23,7 +23,7 @@ bool IsAddition(const Op& op) { return op.code == kAdd || op.code == kSub || op.
 class Finder {
  public:
   explicit Finder(const NumericalProgram& numerical)
-      : program_(numerical.program), made_by_(program_.values.size(), nullptr) {
+      : program_(numerical.program), made_by_(program_.values.size()) {
     Enter(program_.step);
   }
 
@@ -49,10 +49,16 @@ class Finder {
     std::vector<const Op*> casts;
   };
 
+  // The k-th result of an operation; null: of none that is followed, or seen already.
+  struct Made {
+    const Op* op = nullptr;
+    size_t k = 0;
+  };
+
   void Enter(const Region& region) {
     for (const Op& op : region.ops) {
-      for (ValueId id : op.results) {
-        if (id != ValueId::kNone) made_by_[Index(id)] = &op;
+      for (size_t k = 0; k < op.results.size(); ++k) {
+        if (op.results[k] != ValueId::kNone) made_by_[Index(op.results[k])] = {&op, k};
       }
       if (const Region* const body = BodyOf(op)) Enter(*body);
     }
@@ -60,7 +66,7 @@ class Finder {
 
   void Visit(const Reached& reached, const std::string& state) {
     if (!program_.IsReal(reached.value)) return;
-    const Op* const op = std::exchange(made_by_[Index(reached.value)], nullptr);
+    const auto [op, result] = std::exchange(made_by_[Index(reached.value)], {});
     if (op == nullptr) return;
     if (IsAddition(*op)) {
       states_[reached.value] = &state;
@@ -68,7 +74,7 @@ class Finder {
       return;
     }
     std::vector<const Op*> casts = reached.casts;
-    std::vector<ValueId> behind = Behind(*op, reached.value);
+    std::vector<ValueId> behind = Behind(*op, result);
     if (op->code == kCast) casts.push_back(op);
     if (casts.size() > kMostAdditionCasts) return;
     // The first operand is looked at first.
@@ -77,13 +83,11 @@ class Finder {
     }
   }
 
-  // The operands that are followed.
-  static std::vector<ValueId> Behind(const Op& op, ValueId result) {
+  // The operands that are followed from the k-th result.
+  static std::vector<ValueId> Behind(const Op& op, size_t k) {
     if (op.code == kSelect) return {op.operands[1], op.operands[2]};
     if (op.code == kCast && !IsStochastic(op)) return {op.operands[0]};
     if (const Region* const body = BodyOf(op)) {
-      const auto at = std::find(op.results.begin(), op.results.end(), result);
-      const auto k = static_cast<size_t>(at - op.results.begin());
       if (op.code == kFor) return {body->yields[k]};
       return {body->yields[k], op.operands[k]};  // run or not
     }
@@ -115,7 +119,7 @@ class Finder {
   }
 
   const Program& program_;
-  std::vector<const Op*> made_by_;  // by value; null: by nothing that is followed, or seen already
+  std::vector<Made> made_by_;  // by value
   std::vector<Reached> open_;
   std::unordered_map<ValueId, const std::string*> states_;  // that a sum becomes
   std::map<Role, int32_t> others_;

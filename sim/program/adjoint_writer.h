@@ -45,6 +45,7 @@ class AdjointWriter {
   ValueId AddValue(Type type, std::string name = "");
   bool IsActive(ValueId id) const { return Index(id) < active_.size() && active_[Index(id)]; }
   bool IsInput(ValueId id) const { return input_of_.count(Index(id)) != 0; }  // not a state
+  bool IsLiteral(ValueId id) const { return LiteralOf(id) != nullptr; }
 
   // Scopes.
   void Open(Region& region);

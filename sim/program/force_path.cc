@@ -122,10 +122,10 @@ class Forcer {
   // Scanned, one per turn.
   void OfFor(Op& op) {
     if (op.attributes.max_iter == 0) return;
-    const std::vector<ValueId> outside = given_;
     const size_t first = next_;
     Region& body = op.regions[0];
     const size_t last = first + ColumnsOf(body, nullptr);
+    const std::vector<ValueId> outside = Given(first, last);
     PathLines lines(program_, budget_, body.ops);
     for (size_t k = first; k < last; ++k) {
       op.operands.push_back(given_[k]);
@@ -134,12 +134,20 @@ class Forcer {
       ++op.attributes.scanned;
     }
     OfRegion(body, nullptr);
-    given_ = outside;
+    Give(first, outside);
+  }
+
+  // The columns [first, last), of which a loop sees other values inside than outside.
+  std::vector<ValueId> Given(size_t first, size_t last) const {
+    return {given_.begin() + static_cast<int64_t>(first),
+            given_.begin() + static_cast<int64_t>(last)};
+  }
+  void Give(size_t first, const std::vector<ValueId>& columns) {
+    std::copy(columns.begin(), columns.end(), given_.begin() + static_cast<int64_t>(first));
   }
 
   void OfWhile(Op& op, std::vector<Op>& before) {
     if (IsBranch(op)) return OfRegion(op.regions[1], nullptr);
-    const std::vector<ValueId> outside = given_;
     const size_t count = next_++;
     const std::unordered_set<size_t> wanted = PathDecisions::BehindExports(op);
     const size_t first = next_;
@@ -148,8 +156,9 @@ class Forcer {
     const size_t exports = FirstExport(op);
     const Turn turn = AddTurn(op, before);
     // The parts of the path that the regions see: in a loop per element, the part of that element.
-    std::vector<ValueId> in_test = given_;
-    std::vector<ValueId> in_body = given_;
+    const std::vector<ValueId> outside = Given(count, last);
+    std::vector<ValueId> in_test = outside;
+    std::vector<ValueId> in_body = outside;
     if (op.attributes.elements > 0) {
       for (size_t k = count; k < last; ++k) {
         op.operands.push_back(given_[k]);
@@ -157,17 +166,17 @@ class Forcer {
         for (size_t region : {0, 1}) {
           op.regions[region].args.push_back(lines.NewValue(Inside(given_[k])));
         }
-        in_test[k] = op.regions[0].args.back();
-        in_body[k] = op.regions[1].args.back();
+        in_test[k - count] = op.regions[0].args.back();
+        in_body[k - count] = op.regions[1].args.back();
       }
     }
-    given_ = in_test;
+    Give(count, in_test);
     const ValueId turns = given_[count];
     OfTurn(op.regions[0], first, middle, turn.test, &wanted);
     Stop(op, count, exports, turn.test, turns);
-    given_ = in_body;
+    Give(count, in_body);
     OfTurn(op.regions[1], middle, last, turn.body, nullptr);
-    given_ = outside;
+    Give(count, outside);
     PathLines lines(program_, budget_, op.regions[1].ops);
     const ValueId one = lines.Number(1, kCounter);
     op.regions[1].yields[turn.place] = lines.Do(OpCode::kAdd, {turn.body, one}, kCounter);

@@ -211,16 +211,50 @@ class WhileVjp : LoopVjp {
     return filled;
   }
 
-  // One iteration, the last that ran, reversed from cotangents of the carried values.
-  std::vector<Slot> LastReversed(const std::vector<ValueId>& cotangents,
-                                 const std::vector<Slot>& captures) {
+  // Whether a run of the loop has a cotangent at all: a bool of each run, or none where every run has.
+  ValueId IsUsed(const std::vector<Slot>& carried, const Shape& runs) {
+    ValueId used = ValueId::kNone;
+    for (const Slot& slot : carried) {
+      if (slot.presence() == Presence::kAlways) return ValueId::kNone;
+    }
+    w_.SetContext({Role::kAdjoint, op_.label, {}});
+    for (const Slot& slot : carried) {
+      if (slot.presence() == Presence::kNever) continue;
+      ValueId any = slot.mask.value;
+      const size_t axes = w_.program()[any].type.shape.size();
+      if (axes > runs.size()) {
+        Op op{.code = OpCode::kAny, .operands = {any}};
+        for (size_t axis = runs.size(); axis < axes; ++axis) {
+          op.attributes.axes.push_back(static_cast<int64_t>(axis));
+        }
+        any = w_.Emit(std::move(op), {ElementType::kBool, runs});
+      }
+      used = used == ValueId::kNone ? any
+                                    : w_.Emit(OpCode::kOr, {used, any}, {ElementType::kBool, runs});
+    }
+    return used;
+  }
+
+  // Cotangents of the carried values that Solved gives, present where the run is used.
+  std::vector<Slot> Carried(const std::vector<ValueId>& cotangents, ValueId used) {
     std::vector<Slot> carried(carried_);
     const std::vector<size_t> solved = Solved();
-    for (size_t i = 0; i < solved.size(); ++i) carried[solved[i]] = {cotangents[i], Mask::Always()};
+    w_.SetContext({Role::kAdjoint, op_.label, {}});
+    for (size_t i = 0; i < solved.size(); ++i) {
+      const Shape shape = w_.program()[cotangents[i]].type.shape;
+      const Mask mask = used == ValueId::kNone ? Mask::Always() : Mask::At(WideTo(used, shape));
+      carried[solved[i]] = {cotangents[i], mask};
+    }
+    return carried;
+  }
+
+  // One iteration, the last that ran, reversed from the cotangents of the carried values.
+  std::vector<Slot> LastReversed(const std::vector<Slot>& carried,
+                                 const std::vector<Slot>& captures) {
     return Reversed(carried, std::vector<Slot>(exports_), captures, 1);
   }
 
-  // J' v of a loop that ran no iteration is 0, so that there is nothing to solve.
+  // J' v of a run with no iteration, or that nothing uses, is 0, so that there is nothing to solve.
   std::vector<ValueId> WhereRan(ValueId ran, std::vector<ValueId> moved) {
     w_.SetContext({role_, op_.label, {}});
     for (ValueId& id : moved) {
@@ -254,16 +288,22 @@ class WhileVjp : LoopVjp {
     const std::vector<ValueId> g = Filled(carried);
     const ValueId iterations = w_.Tape(op_.results.back());
     const Type counts = w_.program()[iterations].type;
+    const ValueId used = IsUsed(carried, counts.shape);
     w_.SetContext({role_, op_.label, {}});
-    const ValueId ran = w_.Emit(OpCode::kGt, {iterations, w_.Number(0.0, counts)},
-                                {ElementType::kBool, counts.shape});
+    ValueId ran = w_.Emit(OpCode::kGt, {iterations, w_.Number(0.0, counts)},
+                          {ElementType::kBool, counts.shape});
+    // A run that nothing uses has no linear system: its J may be infinite.
+    if (used != ValueId::kNone) {
+      ran = w_.Emit(OpCode::kAnd, {ran, used}, {ElementType::kBool, counts.shape});
+    }
     const auto transposed = [&](const std::vector<ValueId>& v) {
       // Values that the iteration reads are read in front of the solver's loop.
       r_.order.Add(planned_, w_.Depth() - 1);
       w_.BeginReads(1);
       const bool was_quiet = w_.is_quiet();
       w_.SetQuiet(true);
-      const std::vector<Slot> moved = LastReversed(v, std::vector<Slot>(captures.size()));
+      const std::vector<Slot> moved =
+          LastReversed(Carried(v, used), std::vector<Slot>(captures.size()));
       w_.SetQuiet(was_quiet);
       w_.SortReads(1);
       return WhereRan(ran, Filled(moved));
@@ -271,9 +311,9 @@ class WhileVjp : LoopVjp {
     w_.SetContext({role_, op_.label, {}});
     const std::vector<ValueId> w = SolveImplicit(w_, *choice_, std::string(op_.attributes.site), g,
                                                  ran, r_.policy, transposed);
-    std::vector<Slot> leaving = LastReversed(w, captures);
-    const std::vector<size_t> solved = Solved();
-    for (size_t i = 0; i < solved.size(); ++i) leaving[solved[i]] = {g[i], Mask::Always()};
+    std::vector<Slot> leaving = LastReversed(Carried(w, used), captures);
+    const std::vector<Slot> start = Carried(g, used);
+    std::copy(start.begin(), start.end(), leaving.begin());
     Deliver(leaving);
   }
 

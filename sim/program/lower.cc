@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -55,13 +56,16 @@ RolesBySite RolesOf(const Program& world, PassBudget& budget) {
   return roles;
 }
 
-// A setting of the casts at a site must bear on a role that operations have there.
-absl::Status CheckCasts(const precision::Policy& policy, size_t i, const std::set<Role>& roles) {
+// A setting of the casts at site i must bear on a role that operations have there. `plain`: the policy
+// without sites, so that a look at one site does not read all.
+absl::Status CheckCasts(const precision::Policy& policy, precision::Policy& plain, size_t i,
+                        const std::set<Role>& roles) {
   const std::string& name = policy.sites[i].first;
   const precision::RoleOverride& change = policy.sites[i].second;
+  plain.sites = {policy.sites[i]};
   const auto any = [&](const auto& holds) {
     return roles.empty() || std::any_of(roles.begin(), roles.end(),
-                                        [&](Role role) { return holds(policy.At(role, name)); });
+                                        [&](Role role) { return holds(plain.At(role, name)); });
   };
   const auto is_scaled = [](const precision::RoleSetting& setting) {
     return setting.scale != precision::Scale::kNone;
@@ -98,7 +102,10 @@ absl::Status CheckSites(const Program& world, const precision::Policy& policy, b
   for (const auto& [name, of_operations] : roles) {
     if (known.insert(name).second) names.push_back(name);
   }
+  precision::Policy plain = policy;
+  plain.sites.clear();
   for (size_t i = 0; i < policy.sites.size(); ++i) {
+    budget.Visit();
     const std::string& name = policy.sites[i].first;
     if (known.count(name) == 0) {
       return FieldError(absl::StrCat("policy.sites[", i, "].site"),
@@ -107,7 +114,7 @@ absl::Status CheckSites(const Program& world, const precision::Policy& policy, b
     }
     std::set<Role> at = roles[name];
     if (adjoint && !at.empty()) at.insert(Role::kAdjoint);
-    if (absl::Status status = CheckCasts(policy, i, at); !status.ok()) return status;
+    if (absl::Status status = CheckCasts(policy, plain, i, at); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -185,7 +192,9 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   CountWorld(world, budget);
   auto [halted, spec] = ExpandHalts(world, adjoint, budget);
   Program expanded = ExpandComposites(std::move(halted), budget);
-  expanded = NameTests(NumberDraws(std::move(expanded), budget), budget);
+  std::unordered_set<std::string> overridden;
+  for (const auto& [site, change] : policy.sites) overridden.insert(site);
+  expanded = NameTests(NumberDraws(std::move(expanded), budget), overridden, budget);
   const std::string structure = options.path == PathUse::kNone ? "" : StructureOf(expanded, budget);
   if (spec) expanded = MarkChoices(std::move(expanded), spec->loops, budget);
   NumericalProgram p = ChooseObjective(std::move(expanded), objective, budget);

@@ -26,8 +26,9 @@ bool IsWhole(double x) { return std::trunc(x) == x; }
 
 class Namer {
  public:
-  Namer(Program program, PassBudget& budget)
+  Namer(Program program, const std::unordered_set<std::string>& overridden, PassBudget& budget)
       : program_(std::move(program)),
+        overridden_(overridden),
         budget_(budget),
         behind_predicates_(BehindPredicates(program_, &budget)),
         behind_choices_(BehindChoices(program_, &budget)),
@@ -166,7 +167,12 @@ class Namer {
                         (program_.level == TestLevel::kDecisions && kind != TestKind::kGuard);
     const std::string given = std::exchange(op.attributes.site, "");
     op.attributes.kind = TestKind::kFromFlow;
-    if (!counts) return;
+    if (!counts) {
+      // A policy that sets the test's site sets the comparison at every level.
+      const bool is_set = overridden_.count(given) > 0 || overridden_.count(op.site) > 0;
+      if (!given.empty() && is_set) op.site = given;
+      return;
+    }
     const std::string own(InfoOf(op.code).name);
     op.attributes.site = Occurrence(!given.empty() ? given : !op.site.empty() ? op.site : own);
     op.attributes.kind = kind;
@@ -176,6 +182,7 @@ class Namer {
   }
 
   Program program_;
+  const std::unordered_set<std::string>& overridden_;
   PassBudget& budget_;
   std::vector<bool> behind_predicates_;
   std::vector<bool> behind_choices_;
@@ -189,9 +196,10 @@ class Namer {
 
 }  // namespace
 
-Program NameTests(Program program, PassBudget& budget) {
+Program NameTests(Program program, const std::unordered_set<std::string>& overridden,
+                  PassBudget& budget) {
   if (program.level == TestLevel::kDeclared) return program;
-  return Namer(std::move(program), budget).Run();
+  return Namer(std::move(program), overridden, budget).Run();
 }
 
 }  // namespace simgrad::sim

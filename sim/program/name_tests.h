@@ -14,11 +14,17 @@
 // Cost: linear. Threads: pure.
 #pragma once
 
+#include <string>
+#include <unordered_set>
+
 #include "sim/program/pass_budget.h"
 #include "sim/program/program.h"
 
 namespace simgrad::sim {
 
-Program NameTests(Program program, PassBudget& budget);
+// `overridden`: the sites that the policy sets. A comparison has the setting of its decision_site, where
+// it has one, also at a level that does not name it.
+Program NameTests(Program program, const std::unordered_set<std::string>& overridden,
+                  PassBudget& budget);
 
 }  // namespace simgrad::sim

@@ -25,13 +25,20 @@ ValueId AppendCast(Program& program, std::vector<Op>& ops, ValueId value, Role r
   return result;
 }
 
-// By value, whether an operation of the region makes it; a copy (which Simplify removes) makes what
-// its operand is.
+// By value, whether an operation of the region makes it. A copy (which Simplify removes) makes what
+// its operand is, and so does a call with its own vjp (which RemoveOwnVjps removes).
 std::vector<bool> Computed(const Program& program, const Region& region, PassBudget& budget) {
   std::vector<bool> computed(program.values.size(), false);
   for (const Op& op : region.ops) {
     budget.Visit(1 + static_cast<int64_t>(op.results.size()));
     if (op.code == OpCode::kLiteral) continue;
+    if (op.code == OpCode::kOwnVjp) {
+      const size_t given = op.operands.size() - op.results.size();
+      for (size_t r = 0; r < op.results.size(); ++r) {
+        computed[Index(op.results[r])] = computed[Index(op.operands[given + r])];
+      }
+      continue;
+    }
     const bool made = !IsCopy(program, op) || computed[Index(op.operands[0])];
     for (ValueId id : op.results) computed[Index(id)] = made;
   }

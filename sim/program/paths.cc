@@ -1,5 +1,6 @@
 #include "sim/program/paths.h"
 
+#include <array>
 #include <unordered_map>
 #include <utility>
 
@@ -12,6 +13,13 @@
 
 namespace simgrad::sim {
 namespace {
+
+// The attributes that say which elements an operation picks and in which order it takes them. Numbers
+// (literals, tables of indices) may differ.
+constexpr std::array<Attribute, 11> kPicks = {
+    Attribute::kAxes,   Attribute::kStart,      Attribute::kDims,   Attribute::kReverse,
+    Attribute::kStride, Attribute::kInterior,   Attribute::kBounds, Attribute::kCombine,
+    Attribute::kUpper,  Attribute::kTransposed, Attribute::kUnit};
 
 // Values are numbered as they are defined, so that a constant more or less changes nothing.
 class StructureText {
@@ -50,6 +58,10 @@ class StructureText {
                              int64_t{static_cast<int>(a.cap_order)}, a.elements,
                              int64_t{a.predicate}, int64_t{a.has_entry}, int64_t{a.carried}}) {
         text_ += absl::StrCat(",", number);
+      }
+      for (const Attribute attribute : kPicks) {
+        if (!InfoOf(op.code).attributes.Has(attribute)) continue;
+        text_ += InfoOf(attribute).text(program_, op, [](ValueId) { return std::string(); });
       }
       for (ValueId id : op.operands) Use(id);
       text_ += " ->";

@@ -34,6 +34,22 @@ constexpr std::array<Function, 7> kSecondEdition = {{{OpCode::kLog, Format::kF32
                                                      {OpCode::kSoftplus, Format::kF32},
                                                      {OpCode::kAtan2, Format::kBf16}}};
 
+// A name or label of the caller's as it stands in a line: it neither ends the line nor looks like a site.
+std::string Shown(std::string_view text) {
+  std::string shown = text.starts_with('@') ? "\\" : "";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7F) {
+      shown += c;
+      continue;
+    }
+    char buffer[8];
+    std::snprintf(buffer, sizeof buffer, "\\x%02x", byte);
+    shown += buffer;
+  }
+  return shown;
+}
+
 class Printer {
  public:
   Printer(const Program& program, PassBudget* budget)
@@ -146,11 +162,11 @@ class Printer {
     if (!op.site.empty()) head += " @" + op.site;
     if (op.results.size() == 1 && op.results[0] != ValueId::kNone &&
         !program_[op.results[0]].name.empty()) {
-      head += " " + program_[op.results[0]].name;
+      head += " " + Shown(program_[op.results[0]].name);
     }
     // A program with a level is its author's: lines of a file, which a comment above would move.
     const bool says_label = program_.level == TestLevel::kDeclared && !op.label.empty();
-    if (says_label) head += " | " + op.label;
+    if (says_label) head += " | " + Shown(op.label);
     Line(indent, head);
     has_second_edition_ |= !op.results.empty() && IsOfSecondEdition(op, op.results[0]);
     for (size_t i = 0; i < op.regions.size(); ++i) {
@@ -200,6 +216,32 @@ void PrintAdjoint(Printer& printer, const Adjoint& adjoint) {
   if (!adjoint.initial.yields.empty()) printer.PrintRegion(0, "adjoint initial", adjoint.initial);
 }
 
+// The format of gradients, and of sums over instances, where a policy does not say otherwise.
+Format UsualFormat(const precision::Policy& policy) {
+  return policy[Role::kState].format == Format::kF64 ? Format::kF64 : Format::kF32;
+}
+
+std::string AccumulatorText(const precision::RoleSetting& setting) {
+  return " accumulator=" + std::string(precision::Traits(setting.accumulator).name);
+}
+
+// No operation bears role gradient, so it stands by itself.
+void PrintGradientRole(Printer& printer, const precision::Policy& policy) {
+  const precision::RoleSetting& setting = policy[Role::kGradient];
+  const Format usual = UsualFormat(policy);
+  const bool saturates = setting.overflow == precision::Overflow::kSaturate;
+  if (setting.format == usual && setting.accumulator == usual && !saturates) return;
+  printer.Line(0, "gradient " + std::string(precision::Traits(setting.format).name) +
+                      (saturates ? " saturate" : "") + AccumulatorText(setting));
+}
+
+// The operations of a cost bear the format of role objective, but not what adds up instances.
+void PrintObjectiveRole(Printer& printer, const precision::Policy& policy) {
+  const precision::RoleSetting& setting = policy[Role::kObjective];
+  if (setting.accumulator == UsualFormat(policy)) return;
+  printer.Line(0, "sum of costs" + AccumulatorText(setting));
+}
+
 }  // namespace
 
 std::string Print(const Program& program) {
@@ -230,11 +272,15 @@ ProgramText PrintParts(const NumericalProgram& numerical, PassBudget* budget) {
   const bool stop = numerical.policy.nonfinite == precision::NonFinite::kStop;
   printer.Line(0, std::string("nonfinite ") + (stop ? "stop" : "report"));
   parts.head_end = printer.size();
-  if (numerical.adjoint) printer.Line(0, "loss_scale " + Number(numerical.policy.loss_scale));
+  if (numerical.adjoint) {
+    printer.Line(0, "loss_scale " + Number(numerical.policy.loss_scale));
+    PrintGradientRole(printer, numerical.policy);
+  }
   printer.EndHead();
   parts.body_begin = printer.size();
   printer.Inputs(UntoldInputs(numerical));
   PrintWorld(printer, program);
+  if (!numerical.objective.empty()) PrintObjectiveRole(printer, numerical.policy);
   if (numerical.stage_cost != ValueId::kNone) {
     printer.Line(0,
                  "stage cost " + printer.Used(numerical.stage_cost) + " of " + numerical.objective);

@@ -28,8 +28,13 @@ class Numbering {
     }
   }
 
+  // Ends lowering where no region defines a value that is read: a pass is wrong then.
   void Map(ValueId& id) const {
-    if (id != ValueId::kNone) id = to_[Index(id)];
+    if (id == ValueId::kNone) return;
+    id = to_[Index(id)];
+    if (id == ValueId::kNone) {
+      throw PassBudget::Ended{absl::InternalError("a value is read that nothing defines")};
+    }
   }
 
   void MapAll(Region& region) {

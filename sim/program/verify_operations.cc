@@ -218,9 +218,11 @@ absl::Status Verifier::CheckNumbers(const Op& op, const std::string& field) {
         return FieldError(field + ".literal", "an infinite number is a real");
       }
       if (!Holds(element, x)) {
-        return FieldError(field + ".literal", absl::StrCat(x, " is no whole number of ",
-                                                           std::string(ElementTypeName(element)),
-                                                           " between -2^53 and 2^53"));
+        return FieldError(
+            field + ".literal",
+            absl::StrCat(
+                x, " is no whole number that ", std::string(ElementTypeName(element)), " holds",
+                element == ElementType::kI64 ? "; its literals are from -2^53 to 2^53" : ""));
       }
     }
   }

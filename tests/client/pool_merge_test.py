@@ -8,6 +8,8 @@ import simgrad as sg
 from simgrad import diagnostics
 from simgrad.assembly import Assembly
 from simgrad.diagnostics import AdditionSite
+from simgrad.pool import merge_gradient
+from simgrad.pool.aligned_sum import Node
 from simgrad.pool.cut import Shard
 from simgrad.pool.merge import Merge
 from simgrad.pool.merge_steps import ForwardMerge, larger, merged_backward, smaller
@@ -364,3 +366,33 @@ def test_counts_of_gradients_add_and_gates_are_named():
     assert found.gated_by["k"] == "contact, projection" and found.connected["k"] == 0
     assert found.zero_share["k"] == 1.0 and found.magnitudes["k"] == (1.0, 2.0)
     assert of_two(one, gradient([], connected=1)).gated_by["k"] == ""
+
+
+@pytest.mark.parametrize("scale", [64.0, 1.1, 0.3])
+def test_a_loss_scale_is_taken_away_as_a_server_does(scale):
+    """1 / scale rounded once to f32: a scale need not be a number of f32 (precision/loss_scale.h)."""
+    policy = policy_pb2.ResolvedPolicy(
+        roles=[
+            policy_pb2.ResolvedRole(
+                role="gradient", setting=policy_pb2.RoleSetting(format="f64", accumulator="f32")
+            )
+        ]
+    )
+    target = tensor_pb2.Tensor()
+    assert merge_gradient._write_sum([Node(0, 0, np.array([1.0]))], policy, scale, target)
+    assert np.frombuffer(target.inline) == [float(np.float32(1.0 / scale))]
+
+
+def test_a_node_of_one_instance_keeps_the_bits_of_the_format():
+    """0.1 was added to nothing: in f64 with sums in f32 it is no number of f32."""
+    policy = policy_pb2.ResolvedPolicy(
+        roles=[
+            policy_pb2.ResolvedRole(
+                role="gradient", setting=policy_pb2.RoleSetting(format="f64", accumulator="f32")
+            )
+        ]
+    )
+    target = simgrad_pb2.InputGradient()
+    merge_gradient._write_tree([Node(0, 4, np.array([0.1]))], (4, 4), policy, target)
+    (node,) = target.tree
+    assert node.dtype == tensor_pb2.DTYPE_F64 and np.frombuffer(node.value) == [0.1]

@@ -158,6 +158,14 @@ GRADIENTS = {
     "nothing to differentiate": (dict(), "spec.objective"),
     "weights of wrong length": (dict(objective="final_height", weights=[1, 2]), "weights"),
     "weights not finite": (dict(objective="final_height", weights=[float("nan")]), "weights[0]"),
+    "tolerance of lu": (
+        dict(objective="final_height", loops={"projection": sg.Implicit("lu", tol=1e-3)}),
+        "loops[0].implicit.tol",
+    ),
+    "turns of lu": (
+        dict(objective="final_height", loops={"projection": sg.Implicit("lu", max_iter=5)}),
+        "loops[0].implicit.max_iter",
+    ),
     "unknown wrt": (dict(objective="final_height", wrt=["mass"]), "wrt[0]"),
     "wrt twice": (dict(objective="final_height", wrt=["k", "k"]), "wrt[1]"),
     "wrt data": (dict(objective="final_height", wrt=["target"]), "wrt[0]"),

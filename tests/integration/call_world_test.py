@@ -359,3 +359,45 @@ def test_a_loop_that_is_not_there_is_named(client):
     with pytest.raises(sg.InvalidArgument, match="no loop 'newton'") as caught:
         by_p(client, {"newton": sg.Truncated(1)})
     assert caught.value.field == "loops[0].site"
+
+
+@sg.custom_vjp
+def always(x):
+    return 3.5
+
+
+@always.defvjp
+def always_vjp(args, results, cotangents):
+    return cotangents
+
+
+@sg.custom_vjp
+def through(x):
+    return x
+
+
+@through.defvjp
+def through_vjp(args, results, cotangents):
+    return 2.0 * cotangents
+
+
+def test_what_a_custom_vjp_hands_on_is_observed_in_the_format_of_its_role(client):
+    """A literal, and a param, that leave a body as they are."""
+
+    @sg.world
+    def observed(x: sg.State, k: sg.Param = 0.3):
+        sg.observe("literal", always(x))
+        sg.observe("given", through(k))
+        sg.observe("itself", k)
+        return {"x": x + through(k) + always(x)}
+
+    answer = client.rollout(
+        observed,
+        steps=2,
+        initial={"x": 0.0},
+        policy="f16_unsafe",
+        record=["literal", "given", "itself"],
+    )
+    np.testing.assert_array_equal(answer.trajectory["literal"].ravel(), [3.5, 3.5])
+    np.testing.assert_array_equal(answer.trajectory["given"], answer.trajectory["itself"])
+    assert answer.trajectory["given"][0, 0] == np.float16(0.3)

@@ -155,3 +155,20 @@ def test_a_result_travels_between_processes_and_is_kept_no_more_there(client):
     error = pickle.loads(pickle.dumps(caught.value))
     assert str(error) == str(caught.value) and repr(error.certificates) == repr(caught.value.certificates)
     assert not error.result.ok.any()
+
+
+def test_a_vjp_draws_where_the_kept_adjoint_did_not(client):
+    """By k the cotangent of x is rounded by chance; by x alone it goes on as it is."""
+
+    @sg.world
+    def product(x: sg.State, k: sg.Param = 1.5):
+        return {"x": x + k * 0.3}
+
+    policy = sg.Policy("f32").role("adjoint", format="bf16", rounding="stochastic")
+    work = dict(steps=8, initial={"x": np.linspace(0.1, 1.0, 6)}, policy=policy, seed=11)
+    sent = sg.Cotangents({"x": np.random.default_rng(3).normal(size=6)})
+    for kept_by, asked in (("state.x", "k"), ("k", "state.x"), ("k", "k")):
+        kept = client.rollout(product, keep=sg.Keep(state=["x"], wrt=[kept_by]), **work)
+        made = kept.vjp(sent, wrt=[asked])
+        expected = client.gradient(product, cotangents=sent, wrt=[asked], **work)
+        assert differences(made, expected) == [], (kept_by, asked)

@@ -1,9 +1,13 @@
 """A dynamic loss scale, whose state travels in request and answer."""
 
+import re
+import urllib.request
+
 import numpy as np
 import pytest
 
 import simgrad as sg
+from simgrad.policy import LossScaleState
 
 
 @sg.world
@@ -40,6 +44,32 @@ def torch_rule(scale, clean, finite, growth, backoff, interval):
     with np.errstate(over="ignore"):
         grown = np.float32(scale * growth)
     return (float(grown) if np.isfinite(grown) else scale), 0
+
+
+def test_the_count_of_clean_gradients_makes_no_other_program(client, server):
+    """A training loop sends another state in each request, and is served by one lowered program."""
+
+    def misses():
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
+            line = re.search(r'^simgrad_program_cache_total{result="miss"} (\S+)$', page.read().decode(), re.M)
+        return float(line[1])
+
+    before, fingerprints, state = misses(), set(), LossScaleState(8.0, 0, "guarded", 2.0, 0.5, 100)
+    for _ in range(5):
+        g = gradient(client, sg.Policy("f32").dynamic_loss_scale(state))
+        fingerprints.add(g.program.fingerprint)
+        state = g.loss_scale_state
+    assert state.clean == 5 and len(fingerprints) == 1
+    assert misses() == before + 1
+
+
+def test_a_gradient_that_saturates_has_no_dynamic_scale(client):
+    """Also where the scale is 1 now: it would grow."""
+    policy = sg.Policy("f32").role("gradient", format="f16", overflow="saturate")
+    with pytest.raises(sg.InvalidArgument, match="hides from a dynamic loss scale") as refused:
+        gradient(client, policy.dynamic_loss_scale(LossScaleState(1.0, 0, "guarded", 2.0, 0.5, 100)))
+    assert refused.value.field == "spec.policy.roles[0].setting.overflow"
+    assert gradient(client, policy.loss_scale(1.0)).loss_scale == 1.0
 
 
 def test_it_falls_until_the_cotangent_fits_and_grows_after_the_interval(client):

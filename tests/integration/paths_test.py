@@ -148,6 +148,26 @@ def test_tolerances_and_formats_are_free_and_caps_are_not(client, taken):
     assert refused.value.reason == "INVALID_FIELD"
 
 
+@pytest.mark.parametrize("other", ["axis", "order"])
+def test_a_path_of_an_operation_that_picks_other_elements_is_refused(client, other):
+    def chooser(axis=0, reverse=False):
+        @sg.world
+        def chooses(x: sg.State[3, 3]):
+            b = sg.builder()
+            largest = b.argmax(x, [axis])
+            sums = b.cumsum(x, [1], reverse=reverse)
+            return {"x": x + 0.1 * sums + np.where(largest > 1, 1.0, 0.0)}
+
+        return chooses
+
+    work = dict(steps=2, initial={"x": np.random.default_rng(1).normal(size=(3, 3))})
+    path = client.rollout(chooser(), path=True, **work).path
+    assert client.rollout(chooser(), path=path, **work).ok.all()
+    changed = chooser(axis=1) if other == "axis" else chooser(reverse=True)
+    with pytest.raises(sg.InvalidArgument, match="a path fits a world of the same"):
+        client.rollout(changed, path=path, **work)
+
+
 def test_paths_of_other_sizes_are_refused(client, taken):
     path = taken["f32"].path
     for options in (dict(steps=STEPS - 1), dict(y=Y[:5], v=V[:5])):

@@ -30,7 +30,7 @@ class Implicit:
     Attributes:
       solver: "lu", for up to 512 numbers; "iteration", for loops that contract, until no number of w
         changes by `tol`; "gmres", until the residual is at most `tol` of g in the Euclidean norm; ""
-        for lu where the loop carries up to 64 numbers, else iteration.
+        for lu where the loop carries up to 64 numbers, else iteration. "lu" takes neither tol nor max_iter.
       tol: 0: 1e-9, or what the format of role adjoint can reach, eps the distance of its neighbours at 1:
         by gmres a residual of 4 eps of g; by iteration, other than in f64, also a change of every number
         of w by less than 2 eps of the largest.

@@ -21,6 +21,7 @@ struct Kept {
                        .mapping = options.mapping,
                        .near_zero = options.near_zero,
                        .cut = options.cut,
+                       .most_frame_bytes = options.most_frame_bytes,
                        .edit = options.edit},
         wanted(how),
         kernels(options.kernels),
@@ -89,8 +90,9 @@ class Compiled : public CompiledExecutor {
     }
     absl::StatusOr<std::unique_ptr<CompiledRun>> run =
         RunOf(planned, std::move(batch), std::move(options));
-    if (!run.ok()) return run.status();
-    return std::unique_ptr<Run>(*std::move(run));
+    if (run.ok()) return std::unique_ptr<Run>(*std::move(run));
+    if (planned->is_too_deep) return RunOfReference(std::move(batch), std::move(options));
+    return run.status();
   }
 
   absl::StatusOr<std::unique_ptr<Run>> Adopt(Batch batch, RunOptions options,
@@ -102,9 +104,10 @@ class Compiled : public CompiledExecutor {
     const absl::Status made =
         UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
     if (!made.ok()) return made;
-    if (planned->statements > options_.most_statements) return std::unique_ptr<Run>();
+    if (IsTooLarge(*planned)) return std::unique_ptr<Run>();
     absl::StatusOr<std::unique_ptr<CompiledRun>> run =
         RunOf(planned, std::move(batch), std::move(options));
+    if (planned->is_too_deep) return std::unique_ptr<Run>();
     if (!run.ok()) return run.status();
     const absl::StatusOr<bool> taken = (*run)->TakeCounts(*own);
     if (!taken.ok()) return taken.status();
@@ -127,7 +130,7 @@ class Compiled : public CompiledExecutor {
           UntilStopped([&] { planned = kept_->plans.Get(batch, options.recording, options.stop); });
       if (!made.ok()) return made;
     }
-    if (planned->statements > options_.most_statements) return std::optional<MemoryNeed>();
+    if (IsTooLarge(*planned)) return std::optional<MemoryNeed>();
     const absl::StatusOr<WeightsNeed> weights = NeedOfWeights(*planned, batch, options);
     if (!weights.ok()) return weights.status();
     MemoryNeed need =
@@ -173,9 +176,13 @@ class Compiled : public CompiledExecutor {
     return reference_->Create(std::move(batch), std::move(options));
   }
 
+  bool IsTooLarge(const PlannedProgram& planned) const {
+    return planned.statements > options_.most_statements || planned.is_too_deep;
+  }
+
+  // Takes batch and options where it succeeds. A program may turn out to be too deep.
   absl::StatusOr<std::unique_ptr<CompiledRun>> RunOf(
-      const std::shared_ptr<const PlannedProgram>& planned, Batch batch, RunOptions options) {
-    ++kept_->runs_compiled;
+      const std::shared_ptr<const PlannedProgram>& planned, Batch&& batch, RunOptions&& options) {
     const auto stop = options.stop;
     // Both are compiled side by side. The run begins when it can; its StartAdjoint waits for the rest.
     Claim adjoint;
@@ -183,12 +190,23 @@ class Compiled : public CompiledExecutor {
       adjoint = kept_->kernels.AskForRun(kept_->RequestOf(*planned, Part::kAdjoint), kept_->wanted);
     }
     const auto kernel = [kept = kept_, planned, stop, adjoint](Part part) {
-      return kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
+      auto loaded = kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
+      if (absl::IsOutOfRange(loaded.status())) {
+        planned->is_too_deep = true;
+        // The run of an adjoint has begun. The same work is the reference's when it is asked for again.
+        loaded = absl::UnavailableError(loaded.status().message());
+      }
+      return loaded;
     };
     const auto near_zero = [kept = kept_, planned, stop] { return kept->NearZero(*planned, stop); };
     const absl::StatusOr<WeightsNeed> weights = NeedOfWeights(*planned, batch, options);
     if (!weights.ok()) return weights.status();
     if (const auto ready = kernel(Part::kForward); !ready.ok()) return ready.status();
+    // A larger function may turn out to be too deep, and must do so before the run begins.
+    constexpr int64_t kShallow = plan::CutLimits().whole;
+    if (planned->statements > kShallow && !planned->adjoint_key.empty()) {
+      if (const auto ready = kernel(Part::kAdjoint); !ready.ok()) return ready.status();
+    }
     std::unique_ptr<CompiledRun> run;
     const absl::Status made = UntilStopped([&] {
       run = std::make_unique<CompiledRun>(std::move(batch), std::move(options),
@@ -196,6 +214,7 @@ class Compiled : public CompiledExecutor {
                                                   kernel, near_zero, WhenNearZero()});
     });
     if (!made.ok()) return made;
+    ++kept_->runs_compiled;
     return run;
   }
 
@@ -251,7 +270,7 @@ class Compiled : public CompiledExecutor {
   // `came_back`: the program ran before without a plan.
   bool IsLeftToReference(const PlannedProgram& planned, const Batch& batch, bool came_back) const {
     came_back = planned.uses++ > 0 || came_back;
-    if (planned.statements > options_.most_statements) return true;
+    if (IsTooLarge(planned)) return true;
     if (!IsLittle(planned, batch)) return false;
     bool ready = true;
     for (Part part : {Part::kForward, Part::kAdjoint}) {
@@ -281,6 +300,7 @@ std::unique_ptr<CompiledExecutor> MakeCompiledExecutor(const KernelOptions& opti
                                .mapping = options.mapping,
                                .near_zero = options.near_zero,
                                .cut = options.cut,
+                               .most_frame_bytes = options.most_frame_bytes,
                                .edit = options.edit};
   return std::make_unique<Compiled>(
       all, options.effort == Effort::kBest ? Wanted::kBest : Wanted::kQuick);

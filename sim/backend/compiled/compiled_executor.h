@@ -20,11 +20,12 @@ namespace simgrad::sim::compiled {
 
 struct CompiledOptions {
   Isa isa = BestIsa();
-  std::optional<int> parts;               // as KernelOptions
-  std::optional<Mapping> mapping;         // else as mapping.h says
-  bool near_zero = false;                 // as KernelOptions
-  plan::CutLimits cut;                    // of large functions
-  std::function<void(plan::Plan&)> edit;  // as KernelOptions
+  std::optional<int> parts;                     // as KernelOptions
+  std::optional<Mapping> mapping;               // else as mapping.h says
+  bool near_zero = false;                       // as KernelOptions
+  plan::CutLimits cut;                          // of large functions
+  uint64_t most_frame_bytes = kMostFrameBytes;  // of a function; with more the reference runs it
+  std::function<void(plan::Plan&)> edit;        // as KernelOptions
   // Element-operations of a run at its caps: at most that many, or at most that many for each
   // statement to be compiled (each operation, before there is a plan), are left to the reference executor where there is no kernel yet; both
   // 0: none. A gradient of 20,000 operations: 9 s to compile it, 0.2 s for the reference.

@@ -133,6 +133,7 @@ void DecisionWriter::TellTested(const Statement& s, const Vectors& mask, const T
   for (Value* lhs : told.operands[0]) {
     wide.push_back(b_.CreateFPExt(lhs, VectorOf(b_.getDoubleTy())));
   }
+  const Lists lists(*this);
   Value* const values = Listed(wide, b_.getDoubleTy());
   EachLaneOf(told_now, [&](Value* lane) {
     Value* const value =
@@ -152,6 +153,7 @@ void DecisionWriter::Run(const Statement& s, const Told& told) {
   if (options_.extremes) TestedExtremes(told.operands[2], told.mask, column, watch);
   if (!options_.instances) return;
   auto* const i32 = b_.getInt32Ty();
+  const Lists lists(*this);
   Value* const iterations = Listed(told.operands[0], i32);
   Value* const reasons = Listed(told.operands[1], i32);
   EachLaneOf(told.mask, [&](Value* lane) {
@@ -167,6 +169,7 @@ void DecisionWriter::Outcomes(size_t site, const Told& told, Value* column) {
   const plan::RecordedSite& recorded = plan_.terminations[site];
   Value* const shared = SharedPrefix(recorded.hash, told);
   const Vectors prefixes = shared == nullptr ? Prefixes(recorded.hash, told) : Vectors();
+  const Lists lists(*this);
   Value* const iterations = Listed(told.operands[0], i32);
   Value* const reasons = Listed(told.operands[1], i32);
   Value *ran = nullptr, *reason = nullptr;

@@ -108,8 +108,9 @@ absl::StatusOr<KernelObject> CompileKernel(const plan::Plan& plan, Part part, Wr
   DropUnreadScalars(*module);
   InlineRareLaneFunctions(*module);
   object.instructions = InstructionsInlined(*module);
-  absl::StatusOr<std::string> bytes = CompileObject(
-      *module, options.isa, options.effort, options.mapping.value_or(Mapping::kLanes), stop);
+  absl::StatusOr<std::string> bytes =
+      CompileObject(*module, options.isa, options.effort, options.mapping.value_or(Mapping::kLanes),
+                    options.most_frame_bytes, stop);
   if (!bytes.ok()) return bytes.status();
   object.bytes = *std::move(bytes);
   return object;

@@ -34,6 +34,7 @@ struct KernelOptions {
   std::optional<Mapping> mapping;  // else as mapping.h says
   bool near_zero = false;          // kNearZero from the first step on, needed or not
   plan::CutLimits cut;
+  uint64_t most_frame_bytes = kMostFrameBytes;  // of a function; smaller for tests
   // Changes each plan before it is cut: for tests that plant faults.
   std::function<void(plan::Plan&)> edit;
 };

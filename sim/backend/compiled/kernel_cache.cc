@@ -35,7 +35,7 @@ namespace {
 using Loaded = absl::StatusOr<std::shared_ptr<const Kernel>>;
 
 // Count it up where the code that is written from a plan changes.
-constexpr int kWriterRevision = 12;
+constexpr int kWriterRevision = 13;
 // Waiting for their best code; what finds no room asks again when it is used again.
 constexpr size_t kMostWaiting = 64;
 constexpr int kThreads = 2;
@@ -118,6 +118,7 @@ struct KernelCache::Shared {
   std::deque<std::shared_ptr<Job>> quick, best;
   std::unordered_set<std::string> hopeless;  // keys of best code that could not be made
   std::unordered_set<std::string> left;      // names of what ended because its callers had left
+  std::unordered_map<std::string, absl::Status> too_deep;  // by name; OUT_OF_RANGE
   bool stopping = false;
   int threads = 0;  // that are not parked
   CompilerUse use;
@@ -204,6 +205,7 @@ std::shared_ptr<const Kernel> KernelCache::Shared::FindLocked(const std::string&
 
 bool KernelCache::Shared::IsToBeMade(const std::string& key, Wanted wanted) const {
   const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
+  if (too_deep.count(NameOf(key, effort)) != 0) return false;
   return index.count(NameOf(key, effort)) == 0 && index.count(NameOf(key, Effort::kBest)) == 0;
 }
 
@@ -224,8 +226,8 @@ std::shared_ptr<Job> KernelCache::Shared::AskLocked(const KernelRequest& request
   job->takes_best = wanted != Wanted::kQuick;
   job->is_covered = is_covered;
   job->is_background = is_background;
-  pending[name] = job;
   (effort == Effort::kQuick ? quick : best).push_back(job);
+  pending[name] = job;
   wake.notify_all();
   return job;
 }
@@ -300,6 +302,11 @@ void KernelCache::Shared::Finish(const std::shared_ptr<Job>& job, Loaded result)
         next.plan != nullptr) {
       AskLocked(next, Wanted::kBest, false, /*is_background=*/true);
     }
+  } else if (absl::IsOutOfRange(result.status())) {
+    constexpr size_t kMostDeep = 1024;
+    if (too_deep.size() >= kMostDeep) too_deep.clear();
+    too_deep[NameOf(job->request.key, job->effort)] = result.status();
+    if (job->effort == Effort::kBest) hopeless.insert(job->request.key);
   } else if (!absl::IsCancelled(result.status())) {
     ++use.failed;
     const bool may_come_right = absl::IsResourceExhausted(result.status());
@@ -509,6 +516,9 @@ Loaded KernelCache::Get(const KernelRequest& request, Wanted wanted,
       return kernel;
     }
   }
+  const Effort effort = wanted == Wanted::kBest ? Effort::kBest : Effort::kQuick;
+  const auto deep = shared_->too_deep.find(NameOf(request.key, effort));
+  if (deep != shared_->too_deep.end()) return deep->second;
   if (shared_->threads == 0) {
     return absl::InternalError("the compiler failed too often");
   }

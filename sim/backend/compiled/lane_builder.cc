@@ -60,7 +60,18 @@ void LaneBuilder::StoreLanes(Member member, const Vectors& variables, llvm::Type
 }
 
 Value* LaneBuilder::Listed(const Vectors& values, llvm::Type* type) {
-  auto* const listed = entry_.CreateAlloca(type, entry_.getInt64(width() * parts()));
+  if (lists_of_ != function_) {
+    lists_.clear();
+    lists_of_ = function_;
+  }
+  if (listed_ == lists_.size()) {
+    constexpr uint64_t kBytes = 8;  // of a number of any type
+    auto* const made =
+        entry_.CreateAlloca(entry_.getInt8Ty(), entry_.getInt64(kBytes * width() * parts()));
+    made->setAlignment(llvm::Align(64));
+    lists_.push_back(made);
+  }
+  Value* const listed = lists_[listed_++];
   for (size_t part = 0; part < parts(); ++part) {
     b_.CreateAlignedStore(values[part], b_.CreateConstGEP1_64(VectorOf(type), listed, part),
                           llvm::Align(4));
@@ -212,6 +223,7 @@ void LaneBuilder::CallBack(Member member, const std::vector<Value*>& operands) {
 void LaneBuilder::CountInHistogram(Value* column, uint64_t offset, const Vectors& buckets,
                                    const Vectors& mask) {
   auto* const i32 = b_.getInt32Ty();
+  const Lists lists(*this);
   Value* const histogram = Offset(column, offset);
   Value* const listed = Listed(buckets, i32);
   Value* bucket = nullptr;

@@ -90,8 +90,20 @@ class LaneBuilder {
   // Loads what a member of GroupArgs points to, for all lanes.
   Vectors LoadLanes(Member member, llvm::Type* type);
   void StoreLanes(Member member, const Vectors& variables, llvm::Type* type);
-  // The numbers of all lanes in memory, to be read at a lane.
+  // The numbers of all lanes in memory, to be read at a lane while the Lists around it live.
   llvm::Value* Listed(const Vectors& values, llvm::Type* type);
+  // Gives back at its end the memory of what was listed meanwhile: a function may list thousands.
+  class Lists {
+   public:
+    explicit Lists(LaneBuilder& builder) : builder_(builder), before_(builder.listed_) {}
+    ~Lists() { builder_.listed_ = before_; }
+    Lists(const Lists&) = delete;
+    Lists& operator=(const Lists&) = delete;
+
+   private:
+    LaneBuilder& builder_;
+    const size_t before_;
+  };
 
   // ---- masks ----
   llvm::Value* Any(const Vectors& mask);
@@ -135,6 +147,11 @@ class LaneBuilder {
   const WriterOptions& options_;
   llvm::Value* const* arguments_;
   llvm::Function*& function_;  // that is written
+
+ private:
+  std::vector<llvm::Value*> lists_;  // memory in the frame of lists_of_
+  const llvm::Function* lists_of_ = nullptr;
+  size_t listed_ = 0;  // of lists_, in use
 };
 
 }  // namespace simgrad::sim::compiled

@@ -139,6 +139,7 @@ void MarginWriter::NoteMargins(const Compared& compared, bool is_event, Value* c
                                const Vectors& lanes, const Vectors& stopped) {
   auto* const scalar = compared.lhs[0]->getType()->getScalarType();
   Value* const null = llvm::ConstantPointerNull::get(llvm::PointerType::get(context_, 0));
+  const Lists lists(*this);
   Value* const tests = compared.tests.empty() ? null : Listed(compared.tests, b_.getInt32Ty());
   Value* extra = null;
   if (!compared.extra.empty()) {
@@ -246,6 +247,7 @@ void MarginWriter::TestedExtremes(const Vectors& tested, const Vectors& mask, Va
     beyond.push_back(b_.CreateAnd(b_.CreateAnd(mask[part], is_number), outside));
   }
   IfRarely(Any(beyond), [&] {
+    const Lists lists(*this);
     CallBack(kNoteTested, {watch, column, b_.getInt1(is_f64), Bits64Of(beyond),
                            Listed(tested, tested[0]->getType()->getScalarType())});
   });

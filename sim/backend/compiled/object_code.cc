@@ -5,6 +5,8 @@
 #include <llvm/CodeGen/Passes.h>
 #include <llvm/CodeGen/TargetPassConfig.h>
 #include <llvm/ExecutionEngine/Orc/JITTargetMachineBuilder.h>
+#include <llvm/IR/DiagnosticHandler.h>
+#include <llvm/IR/DiagnosticInfo.h>
 #include <llvm/IR/Instructions.h>
 #include <llvm/IR/LegacyPassManager.h>
 #include <llvm/IR/Module.h>
@@ -28,7 +30,9 @@
 #include <llvm/Transforms/Vectorize/LoopVectorize.h>
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 namespace simgrad::sim::compiled {
@@ -131,6 +135,31 @@ class StopPass : public llvm::FunctionPass {
   const WorkMeter::StopCallback& stop_;
 };
 char StopPass::id_ = 0;
+
+// Notes the largest frame that is beyond the limit of a function, which LLVM warns of.
+class FrameHandler : public llvm::DiagnosticHandler {
+ public:
+  explicit FrameHandler(uint64_t& largest) : largest_(largest) {}
+  bool handleDiagnostics(const llvm::DiagnosticInfo& told) override {
+    if (told.getKind() != llvm::DK_StackSize) return false;
+    const auto& frame = static_cast<const llvm::DiagnosticInfoStackSize&>(told);
+    largest_ = std::max(largest_, frame.getResourceSize());
+    return true;
+  }
+
+ private:
+  uint64_t& largest_;
+};
+
+// Functions with a frame beyond the limit are told; all touch every page of their frame in order, so
+// that a stack that ends is a fault and never other memory.
+void LimitFrames(llvm::Module& module, uint64_t most_bytes) {
+  for (llvm::Function& function : module) {
+    if (function.isDeclaration()) continue;
+    function.addFnAttr("warn-stack-size", std::to_string(most_bytes));
+    function.addFnAttr("probe-stack", "inline-asm");
+  }
+}
 
 // Adds the passes of addPassesToEmitMC, and a StopPass before instructions are selected.
 absl::Status AddPassesToEmit(llvm::legacy::PassManager& emit, llvm::TargetMachine& machine,
@@ -274,7 +303,8 @@ bool FusesMultiplyAdd(Isa isa) { return isa != Isa::kSse2; }
 int FloatLanes(Isa isa) { return isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4; }
 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
-                                          Mapping mapping, const WorkMeter::StopCallback& stop) {
+                                          Mapping mapping, uint64_t most_frame_bytes,
+                                          const WorkMeter::StopCallback& stop) {
   // Once stopped it stays stopped: by then a function may have lost its body.
   bool stopped = false;
   const WorkMeter::StopCallback stops = [&] { return stopped = stopped || (stop && stop()); };
@@ -288,6 +318,9 @@ absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort 
   module.setTargetTriple((*machine)->getTargetTriple().str());
   Optimize(module, **machine, care, mapping, stops);
   if (stopped) return StopRequested::Status();
+  LimitFrames(module, most_frame_bytes);
+  uint64_t largest_frame = 0;
+  module.getContext().setDiagnosticHandler(std::make_unique<FrameHandler>(largest_frame));
   llvm::SmallVector<char, 0> bytes;
   llvm::raw_svector_ostream object(bytes);
   llvm::legacy::PassManager emit;
@@ -295,7 +328,13 @@ absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort 
     return added;
   }
   emit.run(module);
+  module.getContext().setDiagnosticHandler(std::make_unique<llvm::DiagnosticHandler>());
   if (stopped) return StopRequested::Status();
+  if (largest_frame > 0) {
+    return absl::OutOfRangeError("a function takes " + std::to_string(largest_frame) +
+                                 " bytes of stack, the limit is " +
+                                 std::to_string(most_frame_bytes));
+  }
   return std::string(bytes.data(), bytes.size());
 }
 

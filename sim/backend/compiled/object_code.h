@@ -1,7 +1,8 @@
 // The compiler: a module of LLVM instructions as the bytes of an object file.
 //
 // Maths: no contraction, no reassociation; both efforts give the same bits.
-// Errors: INTERNAL with LLVM's words; CANCELLED where `stop` returned true.
+// Errors: INTERNAL with LLVM's words; OUT_OF_RANGE where a function takes more than `most_frame_bytes` of
+//   stack; CANCELLED where `stop` returned true.
 // Cost: a compile; once `stop` returns true, the rest of the function at hand.
 // Threads: any; one per module.
 #pragma once
@@ -21,6 +22,10 @@ class Module;
 }
 
 namespace simgrad::sim::compiled {
+
+// The most that a function of a kernel takes of a thread's stack, which has 8 MiB; they call each other three
+// deep. Measured: some 200 bytes a statement, so that what is no loop has less than 1 MiB (plan/cut.h).
+inline constexpr uint64_t kMostFrameBytes = uint64_t{2} << 20;
 
 // Makes LLVM know this machine. Compiling and loading do it first; repeated calls do nothing.
 void InitializeTarget();
@@ -46,7 +51,7 @@ enum class Effort : uint8_t { kQuick, kBest };
 enum class Mapping : uint8_t { kLanes, kElements };
 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
-                                          Mapping mapping = Mapping::kLanes,
-                                          const WorkMeter::StopCallback& stop = {});
+                                          Mapping mapping, uint64_t most_frame_bytes,
+                                          const WorkMeter::StopCallback& stop);
 
 }  // namespace simgrad::sim::compiled

@@ -34,6 +34,8 @@ struct PlannedProgram {
   int64_t bytes = 0;
   HeldMemory memory;  // for so many bytes; null: there was none, and the cache does not keep it
   mutable std::atomic<int64_t> uses{0};
+  mutable std::atomic<bool> is_too_deep{
+      false};  // its code takes too much stack, as compiling showed
 };
 
 // Element-operations of an instance's step with every loop at its cap, gradient included.

@@ -92,7 +92,7 @@ void TapeWriter::Keep(const Statement& s) {
     Value* const to = b_.CreateConstGEP1_64(type, at, part);
     Value* value = f_.ToStored(carrier, f_.Part(s.operands[0], part));
     if (f_.masks().depth > 0) {
-      // Lanes that left keep what they had: a later turn of theirs never was.
+      // Lanes that left get zeros: the reversal reads no iterations and no tests of theirs.
       value = b_.CreateSelect(f_.Mask(part), value, llvm::Constant::getNullValue(type));
     }
     f_.MarkParallel(b_.CreateAlignedStore(value, to, llvm::Align(4)));

@@ -60,6 +60,17 @@ TEST_F(KernelFolderTest, ADamagedEntryIsAsIfItWereNotThereAndIsReplaced) {
   EXPECT_EQ(cache.Find("key"), "another");
 }
 
+// A backup that mixes names, or somebody who may rename files, makes no kernel of another program.
+TEST_F(KernelFolderTest, AnEntryUnderAnothersNameIsRefused) {
+  const KernelFolder folder(folder_.string());
+  folder.Keep("key", "code");
+  fs::rename(folder_ / "key.kernel", folder_ / "other.kernel");
+  EXPECT_FALSE(folder.Find("other").has_value());
+  EXPECT_EQ(folder.refused(), 1);
+  fs::rename(folder_ / "other.kernel", folder_ / "key.kernel");
+  EXPECT_EQ(folder.Find("key"), "code");
+}
+
 TEST_F(KernelFolderTest, AnEntryThatOthersMayWriteIsRefusedAndCounted) {
   const KernelFolder folder(folder_.string());
   folder.Keep("key", "code");

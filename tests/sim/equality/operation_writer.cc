@@ -82,6 +82,9 @@ ElementType WorldWriter::AnyInteger(const ValuePool& pool) {
 }
 
 double WorldWriter::RandomFill(ElementType element) {
+  // Of reals also a zero with a sign, a number that becomes one, and one that is rounded.
+  static const std::vector<double> kReals = {-2.0, -1.0, 0.0, 1.0, 2.0, -0.0, -1e-300, 0.1};
+  if (element == ElementType::kReal) return random_.Pick(kReals);
   const bool natural = element == ElementType::kU32 || element == ElementType::kU8;
   return static_cast<double>(random_.Integer(natural ? 0 : -2, natural ? 255 : 2));
 }

@@ -254,11 +254,11 @@ TEST(Place, AGeneratedProgramTakesKilobytesPerLaneWhateverItsLength) {
   };
   for (const Expected& expected :
        {Expected{
-            5'000, {8281, 732, 506, 6336}, {11831, 843, 504, 6336}, {27120, 1011, 1678, 29200}},
+            5'000, {8281, 732, 506, 6336}, {11831, 843, 504, 6336}, {27568, 1039, 1790, 29200}},
         Expected{20'000,
                  {33651, 2968, 2054, 6336},
                  {48123, 3423, 2052, 6336},
-                 {110368, 4107, 6838, 31872}}}) {
+                 {112192, 4221, 7294, 29200}}}) {
     const Program world = large::LargeProgram(expected.operations);
     precision::PolicySpec spec;
     spec.preset = "f32";

@@ -158,7 +158,7 @@ TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
         {"detect", 17,
          [&](PassBudget& b) { DetectNonFinite(lowered, adjoint, adjoint.yields, &b); }},
         {"composites", 2, [&](PassBudget& b) { ExpandComposites(world, b); }},
-        {"tests", 16, [&](PassBudget& b) { NameTests(leveled, b); }},
+        {"tests", 16, [&](PassBudget& b) { NameTests(leveled, {}, b); }},
         {"choose", 3, [&](PassBudget& b) { ChooseObjective(world, "cost", b); }},
         {"path", 15, [&](PassBudget& b) { RecordPath(chosen, b); }},
         {"bring", 3, [&](PassBudget& b) { BringIntoObjective(chosen, b); }},

@@ -296,6 +296,77 @@ TEST(Print, CountsTheFunctionsOfTheAdjointToo) {
   EXPECT_FALSE(SaysFunctions(OpCode::kExp, "f32", true));
 }
 
+// Roles that no operation bears, but that change bits.
+TEST(Print, SaysHowGradientsAndCostsAreAddedUpWhereThatIsUnusual) {
+  const Program world = Ball();
+  const auto text_of = [&](const std::string& preset, Role role,
+                           const precision::RoleOverride& change) {
+    precision::PolicySpec spec;
+    spec.preset = preset;
+    spec.roles = {{std::string(precision::RoleName(role)), change}};
+    const auto policy = std::get<precision::Policy>(precision::Resolve(spec));
+    return Lower(world, policy, "tracking", Everything(world, "tracking"))->text;
+  };
+  const auto holds = [](const std::string& text, const std::string& line) {
+    return text.find("\n" + line) != std::string::npos;
+  };
+  for (const std::string& preset : precision::PresetNames()) {
+    const auto lowered = Lower(world, Preset(preset), "tracking", Everything(world, "tracking"));
+    EXPECT_FALSE(holds(lowered->text, "gradient ")) << preset;
+    EXPECT_FALSE(holds(lowered->text, "sum of costs ")) << preset;
+  }
+  EXPECT_TRUE(holds(text_of("f32", Role::kGradient, {.format = Format::kBf16}),
+                    "gradient bf16 accumulator=f32\n"));
+  EXPECT_TRUE(holds(
+      text_of("f32", Role::kGradient, {.format = Format::kF16, .overflow = Overflow::kSaturate}),
+      "gradient f16 saturate accumulator=f32\n"));
+  EXPECT_TRUE(holds(text_of("f64", Role::kGradient, {.accumulator = Format::kF32}),
+                    "gradient f64 accumulator=f32\n"));
+  EXPECT_TRUE(holds(text_of("f32", Role::kObjective, {.accumulator = Format::kF64}),
+                    "sum of costs accumulator=f64\n"));
+}
+
+// A name is the caller's text: neither may it end its line nor stand for a site.
+TEST(Print, ANameIsNoPartOfTheProgramThatItStandsIn) {
+  const auto text_of = [](const std::string& name, const std::string& site) {
+    Builder b("names");
+    const Var x = b.State("x", {3});
+    const SiteScope scope(b, site);
+    b.SetNext({b.Broadcast(b.Named(b.Reduce(OpCode::kSum, x), name), {3}, {})});
+    return Lower(*b.Finish(), Preset("f32"), "", {})->text;
+  };
+  EXPECT_NE(text_of("@a", ""), text_of("", "a"));
+  EXPECT_EQ(text_of("y\n  %9:f32[] = neg %1", "").find("\n  %9"), std::string::npos);
+  EXPECT_NE(text_of("y z|", "").find(" y z|\n"), std::string::npos);
+}
+
+// Whatever level names it, a comparison computes in the format that a policy sets at its site.
+TEST(Lower, ATestHasTheSettingOfItsSiteAtEveryLevel) {
+  for (const char* const set : {"rest", "contact"}) {
+    std::set<std::string> found;
+    for (const TestLevel level : {TestLevel::kLoops, TestLevel::kDecisions, TestLevel::kAll}) {
+      Builder b("levels");
+      const Var x = b.State("x", {});
+      Var less;
+      {
+        const SiteScope scope(b, "contact");
+        less = b.Do(OpCode::kLt, {x, b.Literal(0.3)}, {.site = "rest"});
+      }
+      b.SetNext({Select(less, 0.5 * x, x)});
+      b.program().level = level;
+      precision::Policy policy = Preset("f32");
+      policy.sites = {{set, {.format = Format::kBf16}}};
+      const auto lowered = Lower(*b.Finish(), policy, "", {});
+      ASSERT_TRUE(lowered.ok()) << lowered.status();
+      ForEachOp(lowered->program.step, [&](const Op& op) {
+        if (op.code != OpCode::kLt && !IsTest(op)) return;
+        found.emplace(precision::FormatName(*lowered->program[op.operands[0]].format));
+      });
+    }
+    EXPECT_EQ(found, (std::set<std::string>{set == std::string("rest") ? "bf16" : "f32"})) << set;
+  }
+}
+
 TEST(Print, WritesNumbersAsPrintfDoes) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   std::vector<double> numbers = {

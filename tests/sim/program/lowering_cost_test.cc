@@ -87,7 +87,7 @@ TEST(LoweringCost, IsLinearInOperandsAndResultsOfOneCall) {
 NumericalProgram Chosen(const Program& world) {
   PassBudget unlimited;
   NumericalProgram chosen =
-      ChooseObjective(NameTests(NumberDraws(world, unlimited), unlimited), "cost", unlimited);
+      ChooseObjective(NameTests(NumberDraws(world, unlimited), {}, unlimited), "cost", unlimited);
   chosen.policy = Bf16();
   return chosen;
 }
@@ -222,7 +222,7 @@ TEST(LoweringCost, EveryPassPolls) {
   polled("draws", [&](PassBudget& budget) { NumberDraws(world, budget); });
   Program leveled = world;
   leveled.level = TestLevel::kAll;
-  polled("tests", [&](PassBudget& budget) { NameTests(leveled, budget); });
+  polled("tests", [&](PassBudget& budget) { NameTests(leveled, {}, budget); });
   polled("deciding tests", [&](PassBudget& budget) {
     DecidingTestsOf(leveled, SitesOf(leveled), &budget);
     BehindPlaces(leveled, &budget);

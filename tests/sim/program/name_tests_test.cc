@@ -18,7 +18,7 @@ Program NamedAt(TestLevel level, const Builder& b) {
   Program program = const_cast<Builder&>(b).program();
   program.level = level;
   PassBudget budget;
-  return NameTests(std::move(program), budget);
+  return NameTests(std::move(program), {}, budget);
 }
 
 void AddTests(const Region& region, std::string& tests) {

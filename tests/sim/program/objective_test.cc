@@ -5,8 +5,11 @@
 
 #include <string>
 
+#include "sim/op/expansion.h"
 #include "sim/program/builder.h"
+#include "sim/program/lower.h"
 #include "sim/program/print.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
 namespace {
@@ -78,6 +81,28 @@ TEST(ChooseObjective, GivesAnExportThatNoOperationComputesAnIdentity) {
   EXPECT_EQ(chosen.program.exports[0].value, ops[2].results[0]);
   EXPECT_EQ(chosen.program.exports[1].value, ops[3].results[0]);
   EXPECT_EQ(chosen.program.exports[2].value, sine.id);
+}
+
+// A call with its own vjp makes what its body yields, which RemoveOwnVjps puts in its place.
+TEST(ChooseObjective, GivesAnExportOfWhatACallHandsOnAnIdentity) {
+  Builder b("calls");
+  const Var x = b.State("x", {});
+  const auto call = [&](const Var& given, bool computes) {
+    return b.Call(
+        {given}, [&](const Vars& a) { return Vars{computes ? a[0] * a[0] : b.Literal(3.5)}; },
+        [](const Vars&, const Vars&, const Vars& g) { return Vars{g[0]}; })[0];
+  };
+  b.Export("literal", call(x, false));
+  b.Export("square", call(x, true));
+  b.SetNext({x});
+  PassBudget budget;
+  const NumericalProgram chosen =
+      ChooseObjective(ExpandComposites(*b.Finish(), budget), "", budget);
+  const std::vector<Op>& ops = chosen.program.step.ops;
+  EXPECT_EQ(ops.back().code, OpCode::kCast);
+  EXPECT_EQ(chosen.program.exports[0].value, ops.back().results[0]);
+  EXPECT_NE(chosen.program.exports[1].value, ops.back().results[0]);
+  EXPECT_TRUE(Lower(*b.Finish(), tests::PolicyOf({.preset = "f16_unsafe"}), "", {}).ok());
 }
 
 TEST(BringIntoObjective, CastsWhatAnotherRoleComputedOnceInFrontOfItsFirstReader) {

@@ -54,6 +54,17 @@ TEST(Renumber, NumbersInputsAndThenDefinitionsInTheOrderOfTheText) {
   EXPECT_EQ(Print(program), Print(b.program()));
 }
 
+TEST(Renumber, EndsWhereSomethingIsReadThatNothingDefines) {
+  Builder b("undefined");
+  const Var x = b.State("x", {});
+  b.Export("nothing", x);
+  b.program().exports[0].value = b.program().AddValue({ElementType::kReal, {}}, "nothing");
+  b.SetNext({x});
+  PassBudget budget;
+  const absl::Status ended = WithinBudget([&] { Renumber(Of(b), budget); });
+  EXPECT_EQ(ended.code(), absl::StatusCode::kInternal);
+}
+
 TEST(Renumber, DropsWhatNothingDefines) {
   Builder b("gaps");
   const Var x = b.State("x", {});

@@ -161,7 +161,7 @@ def _write_sum(
     count = int(np.prod(target.shape, dtype=np.int64))
     scaled = round_to(setting.format, merged(nodes, setting.accumulator, count))
     with np.errstate(all="ignore"):
-        inverse = round_to("f32", 1.0 / np.array(loss_scale, np.float32).astype(np.float64))
+        inverse = round_to("f32", 1.0 / np.array(loss_scale, np.float64))
     unscaled = multiply(setting.format, scaled, inverse)
     target.inline = encoded(setting.format, unscaled)
     return bool(np.isfinite(scaled).all())
@@ -180,14 +180,22 @@ def _write_tree(
     target: simgrad_pb2.InputGradient,
 ) -> None:
     """Joins the nodes to the largest aligned blocks between the first and the last of `ids`."""
-    accumulator = setting_of(policy, "gradient").accumulator
-    for node in cover(nodes, *ids, accumulator):
+    setting = setting_of(policy, "gradient")
+    format = _holding(setting.format, setting.accumulator)
+    for node in cover(nodes, *ids, setting.accumulator):
         target.tree.add(
             level=node.level,
             index=node.index,
-            dtype=tensor_pb2.DType.Value(f"DTYPE_{accumulator.upper()}"),
-            value=encoded(accumulator, node.values),
+            dtype=tensor_pb2.DType.Value(f"DTYPE_{format.upper()}"),
+            value=encoded(format, node.values),
         )
+
+
+def _holding(format: str, accumulator: str) -> str:
+    """The format of nodes, as server/conversion/result.cc has it: a node of one instance is in `format`."""
+    if format == accumulator:
+        return format
+    return "f64" if "f64" in (format, accumulator) else "f32"
 
 
 def encoded(format: str, values: np.ndarray) -> bytes:

@@ -543,6 +543,25 @@ TEST(ServedBy, LittleWorkIsCompiledWhenItComesBack) {
   EXPECT_EQ(executor->use().runs_compiled, 1u);
 }
 
+// A function that takes too much stack is not run, whoever asks for it next, and is compiled once.
+TEST(ServedBy, AProgramWhoseCodeIsTooDeepIsRunByTheReference) {
+  CompiledOptions options;
+  options.most_frame_bytes = 8;
+  const auto executor = MakeCompiledExecutor(options);
+  const auto deep = LineProgram(0.5);
+  const Work work = LineWork(deep, 1024, 1024);
+  for (uint64_t run = 1; run <= 2; ++run) {
+    const auto made = executor->Create(work.batch, work.options);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(executor->use().runs_by_reference, run);
+  }
+  EXPECT_EQ(executor->use().runs_compiled, 0u);
+  EXPECT_EQ(executor->use().compiler.failed, 0u);
+  const auto need = executor->NeedOf(work.batch, work.options, {});
+  ASSERT_TRUE(need.ok());
+  EXPECT_FALSE(need->has_value());  // as of a program that is too large to compile
+}
+
 TEST(ServedBy, LittleWorkThatNeverComesBackIsNeverCompiled) {
   int compiles = 0;
   CompiledOptions options;
