@@ -50,11 +50,13 @@ absl::Status CheckWork(const Work& work) {
   return absl::OkStatus();
 }
 
-// The number of an input among those that are summed over blocks.
+// The number of an input among those that are summed over blocks, which ascend.
 size_t WhichOf(const BlockSums& sums, int32_t input) {
-  size_t which = 0;
-  while (sums.wanted()[which].input != input) ++which;
-  return which;
+  const std::vector<BlockSums::Wanted>& wanted = sums.wanted();
+  const auto found = std::lower_bound(
+      wanted.begin(), wanted.end(), input,
+      [](const BlockSums::Wanted& one, int32_t number) { return one.input < number; });
+  return static_cast<size_t>(found - wanted.begin());
 }
 
 // Work that was stopped inside a call of the run ends for the reason that the observer gives.
@@ -89,8 +91,9 @@ class Execution {
   // Asks the observer whether to go on.
   absl::Status Continue(WorkPhase phase);
   // After calls that cannot say that they were stopped.
-  absl::Status WasStopped() const {
-    return latch_.stopped() ? StopRequested::Status() : absl::OkStatus();
+  // Whether the work was stopped, or results could not be read.
+  absl::Status WasEnded() const {
+    return latch_.stopped() ? StopRequested::Status() : run_.Failed();
   }
   absl::Status Start();
   absl::Status Forward();
@@ -135,7 +138,7 @@ absl::Status Execution::Start() {
   if (absl::Status status = run_.Start(); !status.ok()) return status;
   std::vector<Tensor> recorded;
   for (int32_t input : work_.options.record_states) recorded.push_back(run_.State(input));
-  if (absl::Status status = WasStopped(); !status.ok()) return status;
+  if (absl::Status status = WasEnded(); !status.ok()) return status;
   observer_.OnStart(recorded);
   return absl::OkStatus();
 }
@@ -149,13 +152,13 @@ absl::Status Execution::Forward() {
       count = std::min(count, checkpoints_.NextDue(t + 1) - t);
     }
     births_.BeforeChunk(t, checkpoints_.StateAt(t));
-    if (absl::Status status = WasStopped(); !status.ok()) return status;
+    if (absl::Status status = WasEnded(); !status.ok()) return status;
     const Clock::time_point start = Clock::now();
     absl::StatusOr<ForwardChunk> chunk = run_.Forward(t, count);
     if (!chunk.ok()) return chunk.status();
     const double seconds = SecondsSince(start);
     births_.AfterChunk();
-    if (absl::Status status = WasStopped(); !status.ok()) return status;
+    if (absl::Status status = WasEnded(); !status.ok()) return status;
     if (saves()) decided_.Add(numerical_.sites, chunk->diagnostics);
     chunk_.Took(count, seconds);
     result_.seconds.forward += seconds;
@@ -186,7 +189,7 @@ absl::Status Execution::TakeForwardResults() {
   }
   result_.first_event_steps = run_.FirstEventSteps();
   result_.values = run_.Values();
-  return WasStopped();
+  return WasEnded();
 }
 
 // After the forward results are taken; what is stopped here keeps nothing, and ends.
@@ -222,7 +225,7 @@ absl::Status Execution::Resume(const KeptRun& kept) {
   chunk_.StartAt(kept.chunk_steps);
   checkpoints_.Adopt(kept.saved);
   run_.RestoreState(kept.end);
-  return WasStopped();
+  return WasEnded();
 }
 
 // Runs forward again, without counting, from the checkpoint at `from` to the range [to, end), which
@@ -245,7 +248,7 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t end) {
       checkpoints_.Save(from);
       due = checkpoints_.NextInReverse(from, to, end, tape);
     }
-    if (absl::Status status = WasStopped(); !status.ok()) return status;
+    if (absl::Status status = WasEnded(); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -257,7 +260,7 @@ absl::Status Execution::Reverse() {
   const bool only_finite = work_.gradient->reduction == InstanceReduction::kFiniteOnly;
   const std::shared_ptr<const void> end = sums && only_finite ? run_.SaveState() : nullptr;
   // A run that was stopped has no state to come back to.
-  if (absl::Status status = WasStopped(); !status.ok()) return status;
+  if (absl::Status status = WasEnded(); !status.ok()) return status;
   InstanceWeights over;
   const auto weigh = [&] { return UntilStopped([&] { over = Weights(true); }); };
   if (absl::Status weighed = sums ? weigh() : absl::OkStatus(); !weighed.ok()) return weighed;
@@ -291,7 +294,7 @@ absl::Status Execution::ReverseOver(const InstanceWeights& over, bool again) {
     if (!first.ok()) return first.status();
     const int64_t count = end - *first;
     const int64_t from = checkpoints_.RestoreBefore(*first);
-    absl::Status status = WasStopped();
+    absl::Status status = WasEnded();
     if (status.ok()) status = Advance(from, *first, end);
     if (status.ok()) status = Continue(WorkPhase::kAdjoint);
     if (!status.ok()) return status;
@@ -440,7 +443,7 @@ absl::StatusOr<WorkResult> Execution::GoThrough(const KeptRun* kept) {
   }
   if (work_.keep) {
     Keep();
-    if (absl::Status status = WasStopped(); !status.ok()) return status;
+    if (absl::Status status = WasEnded(); !status.ok()) return status;
   }
   if (work_.gradient) {
     if (absl::Status status = Reverse(); !status.ok()) return status;
@@ -454,6 +457,7 @@ absl::StatusOr<WorkResult> Execution::GoThrough(const KeptRun* kept) {
     }
   });
   if (!taken.ok()) return taken;
+  if (absl::Status status = WasEnded(); !status.ok()) return status;
   if (work_.gradient) {
     if (absl::Status status = NameGates(); !status.ok()) return status;
   }

@@ -151,6 +151,10 @@ class Run {
   // After the last Forward, for Executor::Adopt. Null: this run cannot be adopted.
   virtual std::shared_ptr<const ForwardCounts> Counts() const { return nullptr; }
 
+  // Why a result could not be read, which is zeros then: a device may fail behind the last call with a
+  // status.
+  virtual absl::Status Failed() const { return absl::OkStatus(); }
+
   // Results. Row-major with the instance first; in the format of the state or role.
   virtual Tensor State(int32_t state_input) const = 0;    // [instances][shape]
   virtual Tensor Export(int32_t export_index) const = 0;  // of the last step run

@@ -108,6 +108,7 @@ def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), test
         types.SimpleNamespace(
             instances=3,
             halted=[],
+            health=[],
             path=None,
             events={},
             absorption={},

@@ -112,3 +112,30 @@ def test_a_fixed_point_that_a_branch_leaves_out_has_no_derivative(client, solver
     if solver in ("iteration", "gmres"):
         (solves,) = both.adjoint_solves.values()
         assert solves.solves == 1  # the dead instance solved nothing
+
+
+@pytest.mark.parametrize("solver", ["lu", "iteration", "gmres"])
+def test_a_fixed_point_of_many_numbers_is_used_where_one_of_them_is(client, solver):
+    """The other numbers have cotangents of 0 in the same linear system."""
+
+    @sg.world
+    def vector(y: sg.State[2, 3], k: sg.Param = 0.1):
+        with sg.role("solver"):
+            x = sg.fixed_point(lambda x: k * np.sum(x) * x + 1.0, y, tol=1e-13, max_iter=200, site="point")
+        used = sg.where(sg.test("on", y[0, 0] < 0.5), x[1, 2], 1.0)
+        return {"y": y * 0.0 + used}
+
+    @vector.objective
+    def total(y):
+        return np.sum(y)
+
+    def ask(y, **loops):
+        return client.gradient(
+            vector, steps=1, policy="f64", initial={"y": np.full((2, 3), y)}, params={"k": 0.02},
+            objective="total", wrt=["k"], loops=loops,
+        )  # fmt: skip
+
+    unrolled, found = ask(0.1).params["k"], ask(0.1, point=sg.Implicit(solver)).params["k"]
+    assert unrolled != 0.0 and found == pytest.approx(unrolled, rel=1e-7)
+    dead = ask(50.0, point=sg.Implicit(solver))
+    assert dead.params["k"] == 0.0 and dead.connected["k"] == 0 and not dead.adjoint_solves.get("point.adjoint", 0)

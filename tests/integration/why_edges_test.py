@@ -7,6 +7,7 @@ from said import unbacked
 
 import simgrad as sg
 from simgrad.v1 import program_pb2
+from simgrad.why.difference import difference
 from simgrad.world import WithDefaults
 
 RANDOM = np.random.default_rng(0)
@@ -185,3 +186,66 @@ def test_a_policy_that_stops_parts_nowhere(client):
     (pair,) = result.pairs.values()
     assert pair.forks.count == 0
     assert "leaves the path" not in str(result.why)
+
+
+def test_instances_that_a_policy_stops_are_told_of_either_run(client):
+    """5e5 grows beyond f16 in the seventh step; its last state is finite, so nothing else tells."""
+
+    @sg.world
+    def grown(x: sg.State, k: sg.Param = 1.7):
+        return k * x
+
+    @grown.objective
+    def end(x):
+        return x
+
+    policies = [sg.Policy("f32").nonfinite("stop"), sg.Policy("f16_unsafe").nonfinite("stop")]
+    result = client.compare(grown, steps=20, initial={"x": [1.0, 1.0, 1000.0]}, objective="end", policies=policies)
+    (pair,) = result.pairs.values()
+    (stopped,) = [bad for bad in pair.other_result.health if bad.stopped]
+    told = [s for s in pair.sentences if "stopped" in s.facts]
+    assert [s.text for s in told] == [
+        f"{pair.other} stops in 1 of 3 instances at a number that is not finite, first in instance 2 at step {stopped.step}."
+    ]
+
+
+def test_a_site_that_one_world_has_alone_is_where_the_two_part(client):
+    def watched(high):
+        @sg.world(name="watched")
+        def world(x: sg.State):
+            near = sg.test("near", x < 0.5)
+            y = np.where(near, x, 0.9 * x)
+            return {"x": np.where(sg.test("high", x > 0.93), y, y) if high else y}
+
+        return world
+
+    for first, second, parted in ((False, True, [1, 2]), (True, False, [1, 2])):
+        result = client.compare(
+            watched(first),
+            steps=8,
+            initial={"x": [0.2, 0.95, 0.99]},
+            policies=["f32"],
+            worlds={"other": watched(second)},
+            gradient=False,
+        )
+        forks = result.pairs["other"].forks
+        assert np.flatnonzero(forks.parted).tolist() == parted
+        assert forks.first.site == "high" and set(filter(None, forks.site)) <= {"high"}
+    contact = {n: sg.World("bouncing_ball", contact=n) for n in ("projection", "penalty")}
+    result = client.compare(
+        contact["projection"],
+        steps=30,
+        initial={"y": [[0.1], [0.9]], "v": [-1.0]},
+        params={"k": 1.0},
+        policies=["f32"],
+        worlds={"penalty": contact["penalty"]},
+        gradient=False,
+    )
+    assert result.pairs["penalty"].forks.first.site == "projection"
+
+
+def test_integers_and_gradients_differ_by_what_f64_would_lose():
+    beyond = difference(np.array([2**53]), np.array([2**53 + 1]))
+    assert beyond.largest == 1.0 and beyond.at == (0,)
+    assert difference(np.array([3, 4], np.int32), np.array([3, 4], np.int32)).largest == 0.0
+    assert difference(np.array([1, 2], np.uint8), np.array([1, 0], np.uint8)).largest == 2.0

@@ -1,13 +1,43 @@
 #include "sim/backend/compiled/function_builder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sim/backend/compiled/group_args.h"
 
 namespace simgrad::sim::compiled {
+namespace {
+
+using plan::Carrier;
+using plan::Statement;
+
+// The entries of the plan's tables up to the last that a function reads. Its code is that of other plans of the
+// same structure too, whose tables may end there.
+struct TablesRead {
+  int64_t numbers = 0;
+  int64_t integers = 0;
+
+  void See(const std::vector<Statement>& statements, const plan::Function& function) {
+    for (const Statement& s : statements) {
+      if (s.code == plan::Code::kNumber) numbers = std::max(numbers, s.number + 1);
+      if (s.code == plan::Code::kInteger) integers = std::max(integers, s.number + 1);
+      if (s.buffer != plan::kNoBuffer) See(function.buffers[static_cast<size_t>(s.buffer)]);
+      See(s.body, function);
+    }
+  }
+
+ private:
+  void See(const plan::Buffer& buffer) {
+    if (buffer.kind != plan::BufferKind::kTable) return;
+    const bool is_real = buffer.carrier == Carrier::kF32 || buffer.carrier == Carrier::kF64;
+    int64_t& entries = is_real ? numbers : integers;
+    entries = std::max(entries, buffer.number + buffer.count);
+  }
+};
+
+}  // namespace
 
 using llvm::Value;
-using plan::Carrier;
 using plan::Register;
 
 FunctionBuilder::FunctionBuilder(llvm::Module& module, const plan::Plan& plan,
@@ -113,8 +143,10 @@ void FunctionBuilder::ReadArguments() {
   const auto holds = [&](Member member, size_t entries) {
     MarkReadable(llvm::cast<llvm::LoadInst>(argument_values_[member]), 8 * entries);
   };
-  holds(kNumbers, plan_.numbers.size());
-  holds(kIntegers, plan_.integers.size());
+  TablesRead tables;
+  tables.See(planned_.statements, planned_);
+  holds(kNumbers, static_cast<size_t>(tables.numbers));
+  holds(kIntegers, static_cast<size_t>(tables.integers));
   holds(kInputs, options_.inputs.size());
   argument_values_[kFirstStep] = ReadArgument(kFirstStep, b_.getInt64Ty());
   argument_values_[kCount] = ReadArgument(kCount, b_.getInt64Ty());

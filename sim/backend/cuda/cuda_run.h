@@ -45,6 +45,7 @@ class CudaRun : public Run {
   const std::vector<uint64_t>& PathSignatures() const override;
   const std::vector<InstanceHealth>& Health() const override;
   std::vector<std::vector<int64_t>> FirstEventSteps() const override;
+  absl::Status Failed() const override { return failed_; }
   const std::vector<double>& Gradient(int32_t input) const override {
     return gradients_[static_cast<size_t>(input)];
   }

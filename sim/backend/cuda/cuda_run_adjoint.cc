@@ -197,6 +197,7 @@ absl::Status CudaRun::TakeGradients() {
     gradients_[i].clear();
     if (!numerical.adjoint_spec->wanted[i]) continue;
     if (!numerical.program.inputs[i].weights) TakeGradient(input);
+    if (batch_.inputs[i].per_step && batch_.steps == 0) continue;  // there is no step to connect
     if (const auto flags = Read(FieldKind::kConnected, input)) {
       flags->Each([&](int64_t k, auto x) { connected_[i][static_cast<size_t>(k)] = x != 0; });
     }

@@ -1,5 +1,6 @@
 #include "sim/backend/cuda/field_layout.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace simgrad::sim::cuda {
@@ -31,8 +32,9 @@ FieldLayout FieldLayout::Of(const GeneratedSource& source, int64_t instances, in
     FieldPlace place;
     place.travels = Travels(field.kind);
     if (!field.is_window) {
-      place.bytes = instances * field.elements * (field.per_step ? steps : 1) *
-                    MemoryTypeBytes(field.memory_type);
+      // The terminal cost of a run without steps reads a control at time 0, and adds to its gradient there.
+      const int64_t entries = field.per_step ? std::max<int64_t>(steps, 1) : 1;
+      place.bytes = instances * field.elements * entries * MemoryTypeBytes(field.memory_type);
     }
     int64_t& end = place.travels ? layout.travelling_bytes : layout.adjoint_bytes;
     place.offset = end;

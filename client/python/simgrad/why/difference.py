@@ -57,6 +57,11 @@ def difference(reference: np.ndarray, other: np.ndarray) -> Difference:
     a, b = np.asarray(reference, np.float64), np.asarray(other, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, b - a)
+    if all(np.asarray(x).dtype.kind in "iu" for x in (reference, other)):
+        # f64 holds integers up to 2^53.
+        unequal = np.asarray(reference) != np.asarray(other)
+        exact = np.subtract(np.asarray(other, object), np.asarray(reference, object))
+        off = np.where(unequal, exact, 0).astype(np.float64)
     if off.size == 0 or not off.any():
         return Difference(0.0, 0.0, ())
     flat = int(np.argmax(np.where(np.isnan(off), np.inf, np.abs(off))))

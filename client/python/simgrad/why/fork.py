@@ -161,7 +161,8 @@ def _by_signatures(
         located[among] = differs(earliest + 1)
         site = [name if at == earliest else "" for name, at in zip(site, np.where(located, step, -1))]
         step = np.where(located, earliest, -1)
-    names = [*a.program.termination_sites, *a.program.event_sites]
+    programs = (a.program, b.program)
+    names = [*{name for p in programs for name in (*p.termination_sites, *p.event_sites)}]
     if len(names) == 1:  # where there is one, that is it
         site = [names[0] if at else "" for at in located]
     first = None
@@ -252,7 +253,7 @@ def look_closely(
                     variant, gradient=False, steps=count, diagnostics="summary", path=their.path
                 )
                 sides[k] = _exact(sides[k], forced, name, step)
-    trace = traces_of(a).get(name)
+    trace = traces_of(a).get(name) or traces_of(b).get(name)
     line = trace.line if trace is not None else variants[0].world.lines_of_sites().get(name, "")
     return Fork(instance, int(work.ids[instance]), step, name, line, index, kind, *sides)
 
@@ -291,17 +292,27 @@ def traces_of(run: Rollout) -> dict[str, TerminationTrace | EventTrace]:
 
 
 def _parting_site(a: Rollout, b: Rollout, step: int) -> tuple[str, str]:
-    for name, trace in a.sites.items():
-        theirs = b.sites[name]
-        if (
+    """The first site whose decisions differ in a step. Worlds of other structures may have other sites: one
+    that a run has alone differs where it decided."""
+    for name in dict.fromkeys([*a.sites, *b.sites]):
+        trace, theirs = a.sites.get(name), b.sites.get(name)
+        if trace is None or theirs is None:
+            alone = trace or theirs
+            if alone is not None and alone.runs[step]:
+                return name, "loop"
+        elif (
             trace.iterations_max[step] != theirs.iterations_max[step]
             or trace.runs[step] != theirs.runs[step]
             or (trace.reasons[step] != theirs.reasons[step]).any()
         ):
             return name, "loop"
-    for name, event in a.events.items():
-        held = b.events[name]
-        if event.count[step] != held.count[step] or event.changes[step] != held.changes[step]:
+    for name in dict.fromkeys([*a.events, *b.events]):
+        event, held = a.events.get(name), b.events.get(name)
+        if event is None or held is None:
+            one = event or held
+            if one is not None and one.changes[step]:
+                return name, "test"
+        elif event.count[step] != held.count[step] or event.changes[step] != held.changes[step]:
             return name, "test"
     return "", "test"
 

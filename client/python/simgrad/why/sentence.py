@@ -123,8 +123,8 @@ def _of_missing_numbers(pair: Pair) -> list[Sentence]:
 
 
 def _of_ended(pair: Pair) -> list[Sentence]:
-    """Says in how many instances a run ended with an error, and how many were left out: none of these counts in
-    gradients."""
+    """Says in how many instances a run ended with an error, in how many the policy stopped it, and how many were
+    left out: none of these has a gradient to compare, and a stopped one keeps its last state."""
     said = []
     for name, result in ((pair.reference, pair.reference_result), (pair.other, pair.other_result)):
         ended = [h for h in result.halted if h.error]
@@ -134,6 +134,16 @@ def _of_ended(pair: Pair) -> list[Sentence]:
             at = f" ({', '.join(lines)})" if lines else ""
             text = f"{name} ends with an error{at} in {_count(len(ended), result.instances)}{none}."
             facts = {"ended": len(ended), "missing": len(ended), "of": result.instances, "lines": ", ".join(lines)}
+            said.append(_sentence(pair, text, facts))
+        stopped = [bad for bad in result.health if bad.stopped and bad.phase != "adjoint"]
+        if stopped:
+            first = min(stopped, key=lambda bad: (bad.step, bad.instance))
+            text = (
+                f"{name} stops in {_count(len(stopped), result.instances)} at a number that is not finite, first in "
+                f"instance {first.instance} at step {first.step}."
+            )
+            facts = {"stopped": len(stopped), "missing": len(stopped), "of": result.instances}
+            facts |= {"step": first.step, "instance": first.instance}
             said.append(_sentence(pair, text, facts))
         if left_out := getattr(result, "left_out", 0):
             text = f"{name} leaves out {_count(left_out, result.instances)}, which are not finite."
@@ -262,7 +272,7 @@ def _of_gradients(pair: Pair) -> list[Sentence]:
         if not off.counted[0] or not off.counted[1]:
             continue  # that one of the two has none has been said
         text = f"The gradient of `{name}` in {pair.other} is off that in {pair.reference} by {off.relative:.3g} of its size."
-        if off.relative == 0:
+        if off.largest == 0:
             text = f"The gradient of `{name}` in {pair.other} equals that in {pair.reference}."
         elif not np.isfinite(off.relative):
             text = f"The gradient of `{name}` {_beyond(pair, off)}."
@@ -274,6 +284,8 @@ def _beyond(pair: Pair, off: GradientDifference) -> str:
     """The words for a difference whose relative size is not finite."""
     if np.isnan(off.relative):
         bad = [name for name, finite in ((pair.other, off.finite[1]), (pair.reference, off.finite[0])) if not finite]
+        if not bad:
+            return f"in {pair.other} is off that in {pair.reference} by more than f64 holds"
         return f"is not finite in {' and in '.join(bad)}"
     return f"in {pair.other} is off by {off.largest:.3g} at most, where that in {pair.reference} is zero"
 

@@ -9,10 +9,12 @@
 #include "sim/backend/cuda/device/tape.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/engine.h"
+#include "sim/program/builder.h"
 #include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad::tests {
 namespace {
@@ -94,6 +96,44 @@ TEST(CudaRunTest, MemoryThatRunsOutIsAStatusWhereverItRunsOut) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
   }
   EXPECT_GT(refused, 5);
+}
+
+// A device that is lost while results are read: nothing behind that read has a status of its own.
+TEST(CudaRunTest, AReadThatFailsIsAStatusWhicheverItIs) {
+  for (const bool gradient : {false, true}) {
+    const sim::Work work =
+        gradient ? GradientWork() : WorkOfCase(*LowerCase(WorldCases(3)[0], "f32", false), 40, 12);
+    const auto counts = std::make_shared<HostShimCounts>();
+    ASSERT_TRUE(RunOn(MakeHostShimDevice({.counts = counts}), work).ok());
+    ASSERT_GT(counts->reads, 3);
+    for (int64_t k = 0; k < counts->reads; ++k) {
+      const auto result = RunOn(MakeHostShimDevice({.failing_read = k}), work);
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable) << k << " of " << gradient;
+    }
+  }
+}
+
+// The terminal cost reads a control that has no entry, and gives it no gradient.
+TEST(CudaRunTest, ARunOfNoStepsHasAControlByStep) {
+  sim::Builder b("end");
+  const sim::Var x = b.State("x", {});
+  const sim::Var u = b.Control("u", {3});
+  b.SetNext({x + b.Reduce(sim::OpCode::kSum, u)});
+  b.AddObjective("end", nullptr, [&](const sim::Vars& states, const sim::Vars&) {
+    return states[0] * states[0] + b.Reduce(sim::OpCode::kSum, u * u);
+  });
+  auto program = LowerForGradient(*b.Finish(), PolicyOf({.preset = "f32"}), "end");
+  ASSERT_TRUE(program.ok()) << program.status();
+  constexpr int64_t kInstances = 100;
+  sim::Work work = WorkOf(*std::move(program), kInstances, 0);
+  Bind(work, sim::InputKind::kState, "x",
+       {Doubles(std::vector<double>(kInstances, 0.5), {kInstances}), true, false});
+  Bind(work, sim::InputKind::kControl, "u", {Doubles({}, {kInstances, 0, 3}), true, true});
+  const auto expected = ReferenceOf(work);
+  for (const auto mapping :
+       {sim::cuda::Mapping::kThreadPerInstance, sim::cuda::Mapping::kBlockPerInstance}) {
+    EXPECT_EQ(Difference(expected, MakeHostShimDevice(), work, {.mapping = mapping}), "");
+  }
 }
 
 // A checkpoint every two steps.

@@ -26,11 +26,26 @@ struct HostModule : sim::cuda::Module {
   std::shared_ptr<void> library;  // for dlsym
 };
 
+struct Reads {
+  std::atomic<int64_t> count{0};
+  int64_t failing = -1;
+};
+
 class HostStream : public LateStream {
  public:
-  HostStream(std::shared_ptr<ShimMemory> memory, std::shared_ptr<Waits> waits, Pace pace,
-             uint64_t seed)
-      : LateStream(std::move(memory), std::move(waits), pace), order_(seed) {}
+  HostStream(std::shared_ptr<ShimMemory> memory, std::shared_ptr<Waits> waits,
+             std::shared_ptr<Reads> reads, Pace pace, uint64_t seed)
+      : LateStream(std::move(memory), std::move(waits), pace),
+        reads_(std::move(reads)),
+        order_(seed) {}
+
+  absl::Status ToHost(void* to, const void* from, int64_t bytes) override {
+    const int64_t number = reads_->count++;
+    if (reads_->failing >= 0 && number >= reads_->failing) {
+      return absl::UnavailableError("the device is lost");
+    }
+    return LateStream::ToHost(to, from, bytes);
+  }
 
   absl::Status Launch(const sim::cuda::Module& module, const std::string& entry, LaunchShape shape,
                       const KernelArgs& args) override {
@@ -50,6 +65,7 @@ class HostStream : public LateStream {
     return absl::OkStatus();
   }
 
+  const std::shared_ptr<Reads> reads_;
   std::mt19937_64 order_;
 };
 
@@ -59,13 +75,16 @@ class HostShimDevice : public sim::cuda::Device {
       : options_(std::move(options)),
         memory_(std::make_shared<ShimMemory>(options_.memory_bytes, options_.pinned_bytes,
                                              options_.failing_allocation)),
-        waits_(std::make_shared<Waits>(options_.skipped_wait)) {
+        waits_(std::make_shared<Waits>(options_.skipped_wait)),
+        reads_(std::make_shared<Reads>()) {
+    reads_->failing = options_.failing_read;
     limits_.name = "host shim";
     limits_.multiprocessors = 2;
     limits_.memory_bytes = options_.memory_bytes;
   }
   ~HostShimDevice() override {
-    if (options_.counts) *options_.counts = {memory_->allocations(), waits_->count()};
+    if (options_.counts)
+      *options_.counts = {memory_->allocations(), waits_->count(), reads_->count};
   }
   const sim::cuda::DeviceLimits& limits() const override { return limits_; }
   sim::cuda::DeviceUse Use() const override {
@@ -77,7 +96,7 @@ class HostShimDevice : public sim::cuda::Device {
   }
   absl::StatusOr<std::unique_ptr<sim::cuda::Stream>> OpenStream() override {
     const Pace pace = streams_++ == options_.hurried_stream ? Pace::kHurried : Pace::kLate;
-    return std::make_unique<HostStream>(memory_, waits_, pace, options_.seed);
+    return std::make_unique<HostStream>(memory_, waits_, reads_, pace, options_.seed);
   }
   absl::StatusOr<std::unique_ptr<sim::cuda::Event>> MakeEvent() override {
     return std::make_unique<LateEvent>(waits_);
@@ -105,6 +124,7 @@ class HostShimDevice : public sim::cuda::Device {
   HostShimOptions options_;
   std::shared_ptr<ShimMemory> memory_;
   std::shared_ptr<Waits> waits_;
+  std::shared_ptr<Reads> reads_;
   std::atomic<int64_t> streams_{0};
   sim::cuda::DeviceLimits limits_;
 };

@@ -22,6 +22,7 @@ namespace simgrad::tests {
 struct HostShimCounts {
   int64_t allocations = 0;
   int64_t event_waits = 0;  // of the host and of streams
+  int64_t reads = 0;        // of device memory by the host, one after the other
 };
 
 struct HostShimOptions {
@@ -31,6 +32,7 @@ struct HostShimOptions {
   // Faults, counted from 0; negative: none. The allocation that fails; the wait that is left out.
   int64_t failing_allocation = -1;
   int64_t skipped_wait = -1;
+  int64_t failing_read = -1;    // and all behind it: the device is lost
   int64_t hurried_stream = -1;  // by the order of opening; the others work late
   std::shared_ptr<HostShimCounts> counts;
   // Applied to a text before it is compiled: faults that must be caught.
