@@ -38,22 +38,22 @@ void AppendFlags(const std::vector<bool>& flags, std::string& key) {
   for (bool flag : flags) key.push_back(flag ? '1' : '0');
 }
 
-// The policy as far as a program depends on it: of a dynamic loss scale, that is the scale alone. Its
-// count of clean gradients is another one in each request.
-v1::Policy LoweredPart(const v1::Policy& policy) {
+// A program depends on the number of a dynamic loss scale alone: its count of clean gradients is another
+// one in each request.
+std::string PolicyKey(const v1::Policy& policy) {
+  if (!policy.loss_scale().has_dynamic()) return BytesOf(policy);
   v1::Policy part = policy;
-  if (policy.loss_scale().has_dynamic()) {
-    part.mutable_loss_scale()->mutable_dynamic()->Clear();
-    part.mutable_loss_scale()->mutable_dynamic()->set_scale(ScaleOf(policy.loss_scale().dynamic()));
-  }
-  return part;
+  v1::DynamicLossScale* const scaler = part.mutable_loss_scale()->mutable_dynamic();
+  scaler->Clear();
+  scaler->set_scale(ScaleOf(policy.loss_scale().dynamic()));
+  return BytesOf(part);
 }
 
 // Lengths in front keep the parts apart.
 std::string ProgramKey(const CachedWorld& world, const v1::Policy& policy,
                        const std::string& objective, const std::optional<sim::AdjointSpec>& adjoint,
                        const sim::LowerOptions& options) {
-  const std::string policy_key = BytesOf(LoweredPart(policy));
+  const std::string policy_key = PolicyKey(policy);
   std::string key =
       absl::StrCat(world.key.size(), ",", policy_key.size(), ",", objective.size(), ",",
                    static_cast<int>(options.path), ",", world.key, policy_key, objective);
