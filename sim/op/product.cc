@@ -178,7 +178,7 @@ void LowerMatmul(Lowering& l) {
 }
 
 // g b^T and a^T g. A row of a has a cotangent where a row of g has one, a column of b where a column of
-// g has one; the others are not multiplied, unless they were given.
+// g has one; the others count as +0, unless they are inputs or literals.
 void MatmulVjp(VjpRule& r) {
   const int64_t rank = static_cast<int64_t>(r.type().shape.size());
   if (!r.Wants(0) && !r.Wants(1)) return;

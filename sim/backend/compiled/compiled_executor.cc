@@ -193,7 +193,7 @@ class Compiled : public CompiledExecutor {
       auto loaded = kept->kernels.Get(kept->RequestOf(*planned, part), kept->wanted, stop);
       if (absl::IsOutOfRange(loaded.status())) {
         planned->is_too_deep = true;
-        // The run of an adjoint has begun. The same work is the reference's when it is asked for again.
+        // A run that has begun cannot go on by the reference; the caller's next try is run by it.
         loaded = absl::UnavailableError(loaded.status().message());
       }
       return loaded;
