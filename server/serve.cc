@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -149,6 +150,25 @@ void EndAt(absl::Time end, absl::Duration grace, ExitCode code,
   StartDetached(run);
 }
 
+// Ends the process at a signal that comes before `started` holds: what starts may be compiling.
+void EndWhileStarting(const std::shared_ptr<const std::atomic<bool>>& started) {
+  StartDetached([started] {
+    constexpr timespec kLook = {0, 200'000'000};
+    const sigset_t signals = EndSignals();
+    while (!*started) {
+      const int signal = sigtimedwait(&signals, nullptr, &kLook);
+      if (signal <= 0) continue;
+      if (*started) {
+        kill(getpid(), signal);  // for the server
+        return;
+      }
+      service::LogNote(service::LogLevel::kInfo, "asked to end before it had started");
+      service::FlushLog(absl::Milliseconds(200));
+      _exit(kStopped);
+    }
+  });
+}
+
 // Ends the process after something that cannot be mended: it waits for no thread.
 [[noreturn]] void Abandon(service::Server& server, ExitCode code, const std::string& why,
                           absl::Duration time) {
@@ -189,12 +209,14 @@ int Serve(const config::ServerConfig& config,
 
   service::SetUpLog({LevelNamed(config.log_level), config.log_lines_per_second});
   absl::StatusOr<std::unique_ptr<service::Server>> created;
+  const auto started = std::make_shared<std::atomic<bool>>(false);
   try {
     // The first note starts the thread that writes them.
     for (const std::string& warning : config::Warnings(config)) {
       service::LogNote(service::LogLevel::kWarning, warning);
     }
     service::FlushLog(absl::ZeroDuration());
+    EndWhileStarting(started);
     created = create();
   } catch (const std::system_error& error) {
     created = absl::UnavailableError(absl::StrCat("no thread is to be had: ", error.what()));
@@ -203,6 +225,7 @@ int Serve(const config::ServerConfig& config,
     const bool is_flag = absl::IsInvalidArgument(created.status());
     return Complain(created.status(), is_flag ? kBadFlags : kCouldNotStart);
   }
+  *started = true;
   service::Server& server = **created;
   std::printf("%s\n", server.Banner().c_str());
   std::fflush(stdout);

@@ -9,6 +9,7 @@ from panel import (
     mean,
     quantile,
     rate,
+    rate_of_any,
     selector,
     share,
     value,
@@ -19,7 +20,7 @@ UID = "simgrad-operations"
 DESCRIPTION = "Health, requests, queue, phases, device and process of simgrad servers."
 VARIABLES: tuple[str, ...] = ()
 
-FAULTS = 'grpc_code=~"Internal|Unknown|DataLoss|Unavailable|ResourceExhausted"'
+FAULTS = 'grpc_code=~"Internal|Unknown|DataLoss|Unavailable"'
 HANDLED = "grpc_server_handled_total"
 WAIT = "simgrad_queue_wait_seconds"
 REJECTED = "simgrad_queue_rejected_total"
@@ -108,11 +109,15 @@ REQUESTS = (
     ),
     Panel(
         "Fault ratio",
-        "Share of RPCs that failed for reasons that are not in the request: Internal, Unavailable, ResourceExhausted.",
+        "Share of RPCs that failed for reasons that are not in the request: Internal, Unavailable, a full queue, memory that is not free.",
         "percentunit",
         (
             Query(
-                share(rate(HANDLED, PROCESS, FAULTS), rate(HANDLED, PROCESS)), PROCESS_NAME
+                share(
+                    rate_of_any(PROCESS, (HANDLED, FAULTS), (REJECTED, NO_ROOM)),
+                    rate(HANDLED, PROCESS),
+                ),
+                PROCESS_NAME,
             ),
         ),
         threshold=0.05,

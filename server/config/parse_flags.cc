@@ -325,6 +325,11 @@ absl::Status CheckTogether(const ServerConfig& config) {
     return absl::InvalidArgumentError(
         "--tls_client_ca needs --tls_certificate and --tls_key: without TLS nobody shows one");
   }
+  if (!config.callers.empty() && !config.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--callers names the callers that certificates name; with --token_file its names are the "
+        "callers: give one of both");
+  }
   if (!config.otlp_ca.empty() && config.otlp_endpoint.empty()) {
     return absl::InvalidArgumentError(
         "--otlp_ca needs --otlp_endpoint: without it no traces are sent");

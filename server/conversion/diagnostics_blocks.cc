@@ -188,11 +188,9 @@ ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
   for (const sim::Site& site : program.sites) {
     (site.kind == sim::SiteKind::kTermination ? names.terminations : names.events)
         .push_back(site.name);
-    names.tests.push_back(site.name);
     if (site.kind == sim::SiteKind::kEvent) names.event_kinds.push_back(KindToTell(program, site));
   }
-  names.tests.insert(names.tests.end(), program.unlisted_tests.begin(),
-                     program.unlisted_tests.end());
+  names.tests = program.deciding_tests;
   for (const sim::Input& input : program.program.inputs) {
     const bool real = program.program[input.value].type.element == sim::ElementType::kReal;
     if (input.kind == sim::InputKind::kState && real) names.states.push_back(input.name);

@@ -126,18 +126,24 @@ void AddRpc(std::vector<Family>& all) {
 }
 
 void AddWork(std::vector<Family>& all) {
-  all.push_back({"simgrad_queue_requests", kGauge, kServer, "Requests that wait.", {}, kOne, {}});
+  all.push_back({"simgrad_queue_requests",
+                 kGauge,
+                 kLoad,
+                 "Requests that came in and do not run yet: they wait, or are prepared.",
+                 {},
+                 kOne,
+                 {}});
   all.push_back({"simgrad_queue_capacity_requests",
                  kGauge,
-                 kServer,
-                 "Requests that may wait.",
+                 kLoad,
+                 "So many of them there may be: --queue_capacity and a quarter more.",
                  {},
                  kOne,
                  {}});
   all.push_back({"simgrad_queue_wait_seconds",
                  kHistogram,
                  kServer,
-                 "Time a request waited.",
+                 "Time a request waited in all, to be prepared and to run.",
                  {},
                  kOne,
                  kSeconds});
@@ -176,19 +182,20 @@ void AddWork(std::vector<Family>& all) {
                  {"direction"},
                  Product({{"forward", "recompute", "adjoint"}}),
                  {}});
-  all.push_back({"simgrad_rollouts_total",
-                 kCounter,
-                 kWorld,
-                 "Requests that were admitted, by end.",
-                 {"mode", "outcome"},
-                 Product({{"rollout", "gradient"}, {"ok", "failed", "cancelled", "expired"}}),
-                 {}});
+  all.push_back(
+      {"simgrad_rollouts_total",
+       kCounter,
+       kWorld,
+       "Requests that were admitted, by end.",
+       {"mode", "outcome"},
+       Product({{"rollout", "gradient", "vjp"}, {"ok", "failed", "cancelled", "expired"}}),
+       {}});
   all.push_back({"simgrad_instances_total",
                  kCounter,
                  kWorld,
-                 "Instances of admitted requests.",
+                 "Instances of admitted requests; of vjp, of each cotangent.",
                  {"mode"},
-                 Product({{"rollout", "gradient"}}),
+                 Product({{"rollout", "gradient", "vjp"}}),
                  {}});
 }
 

@@ -69,6 +69,10 @@ double Norm(const sim::Tensor& tensor) {
   return std::min(largest * std::sqrt(sum), std::numeric_limits<double>::max());
 }
 
+bool IsRecorded(sim::Phase phase, Recorded what) {
+  return what == Recorded::kAll || phase == sim::Phase::kAdjoint;
+}
+
 }  // namespace
 
 void MethodMetrics::Handled(const std::string& code) {
@@ -91,8 +95,6 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
     callers_[server.callers[i]] = MakeCaller(registry_, server.callers[i]);
   }
   callers_[kOtherCaller] = MakeCaller(registry_, kOtherCaller);
-  queue_requests = registry_.Gauge("simgrad_queue_requests");
-  queue_capacity_requests = registry_.Gauge("simgrad_queue_capacity_requests");
   near_band_ulps = registry_.Gauge("simgrad_termination_near_band_ulps");
   ready = registry_.Gauge("simgrad_ready");
   tls_certificate_expiry = registry_.Gauge("simgrad_tls_certificate_expiry_timestamp_seconds");
@@ -220,9 +222,9 @@ void ServerMetrics::RecordInputs(int64_t state_nan, int64_t state_inf, int64_t o
   add(false, precision::Role::kDynamics, other_inf);
 }
 
-void ServerMetrics::RecordHealth(const std::vector<sim::InstanceHealth>& health) {
+void ServerMetrics::RecordHealth(const std::vector<sim::InstanceHealth>& health, Recorded what) {
   for (const sim::InstanceHealth& instance : health) {
-    if (instance.ok) continue;
+    if (instance.ok || !IsRecorded(instance.phase, what)) continue;
     const size_t phase = static_cast<size_t>(instance.phase);
     nonfinite_instances_[phase][instance.stopped ? 1 : 0].Increment();
     nonfinite_first_step_[phase].Observe(static_cast<double>(instance.step));
@@ -273,16 +275,22 @@ void ServerMetrics::RecordGradient(const sim::Work& work, const sim::InputGradie
 }
 
 void ServerMetrics::RecordResult(const sim::Work& work, const sim::WorkResult& result,
-                                 WorldMetrics& world) {
-  phase_seconds.at("forward").Observe(result.seconds.forward);
-  RecordHealth(result.health);
-  RecordFinalStates(result);
+                                 Recorded what, WorldMetrics& world) {
+  const bool all = what == Recorded::kAll;
+  if (all) {
+    phase_seconds.at("forward").Observe(result.seconds.forward);
+    RecordFinalStates(result);
+  }
+  RecordHealth(result.health, what);
   for (const sim::BirthCertificate& birth : result.certificates) {
     if (birth.phase == sim::Phase::kInput) continue;  // counted on arrival, every element
+    if (!IsRecorded(birth.phase, what)) continue;
     NonFinite(birth.phase, std::isnan(birth.result), birth.role).Increment();
   }
   if (!work.gradient) return;
-  phase_seconds.at("recompute").Observe(result.seconds.recompute);
+  // A rollout that had to run again is run for the reversal.
+  const double again = all ? 0.0 : result.seconds.forward;
+  phase_seconds.at("recompute").Observe(result.seconds.recompute + again);
   phase_seconds.at("adjoint").Observe(result.seconds.adjoint);
   RecordRanges(result.adjoint_ranges);
   for (const sim::InputGradient& gradient : result.gradients) RecordGradient(work, gradient, world);

@@ -35,6 +35,9 @@ struct MethodMetrics {
   void Handled(const std::string& code);
 };
 
+// The part of finished work that is counted: a reversal of a kept rollout leaves out what its rollout told.
+enum class Recorded : uint8_t { kAll, kReversal };
+
 // Why a request of a caller was refused, as far as a caller's series tell.
 enum class Rejected : uint8_t { kFull, kMemory, kRequests, kRate, kShare };
 
@@ -69,7 +72,8 @@ class ServerMetrics {
   // As they are done, so that work that is cancelled or fails counts too.
   void RecordSteps(Direction direction, int64_t instance_steps);
   // Records what finished work tells: instances, certificates, gradients, phases.
-  void RecordResult(const sim::Work& work, const sim::WorkResult& result, WorldMetrics& world);
+  void RecordResult(const sim::Work& work, const sim::WorkResult& result, Recorded what,
+                    WorldMetrics& world);
   void RecordInputs(int64_t state_nan, int64_t state_inf, int64_t other_nan, int64_t other_inf);
 
   void BeginLossScale(double scale);
@@ -78,7 +82,7 @@ class ServerMetrics {
 
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables() const;
 
-  GuardedGauge queue_requests, queue_capacity_requests, near_band_ulps, ready;
+  GuardedGauge near_band_ulps, ready;
   GuardedGauge tls_certificate_expiry;  // Unix seconds; 0 without TLS
   GuardedCounter certificate_reload_failures, token_reload_failures;
   GuardedHistogram queue_wait_seconds;
@@ -97,7 +101,7 @@ class ServerMetrics {
  private:
   GuardedCounter& NonFinite(sim::Phase phase, bool nan, precision::Role role);
   void RecordRanges(const sim::RangeCounts& ranges);
-  void RecordHealth(const std::vector<sim::InstanceHealth>& health);
+  void RecordHealth(const std::vector<sim::InstanceHealth>& health, Recorded what);
   void RecordFinalStates(const sim::WorkResult& result);
   void RecordGradient(const sim::Work& work, const sim::InputGradient& gradient,
                       WorldMetrics& world);

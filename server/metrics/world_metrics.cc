@@ -109,7 +109,7 @@ void EventMetrics::Record(const std::vector<sim::EventStep>& steps) {
 
 WorldMetrics MakeWorldMetrics(const Registry& registry, const WorldLabels& labels) {
   WorldMetrics metrics;
-  const std::array<std::string, 2> modes = {"rollout", "gradient"};
+  const std::array<std::string, kModes> modes = {"rollout", "gradient", "vjp"};
   for (size_t mode = 0; mode < modes.size(); ++mode) {
     for (int outcome = 0; outcome < 4; ++outcome) {
       metrics.rollouts[mode][outcome] =

@@ -14,7 +14,8 @@
 
 namespace simgrad::server::metrics {
 
-enum class Mode : uint8_t { kRollout, kGradient };
+enum class Mode : uint8_t { kRollout, kGradient, kVjp };
+inline constexpr size_t kModes = 3;
 enum class Outcome : uint8_t { kOk, kFailed, kCancelled, kExpired };
 std::string OutcomeName(Outcome outcome);
 
@@ -33,8 +34,8 @@ struct EventMetrics {
 };
 
 struct WorldMetrics {
-  std::array<std::array<GuardedCounter, 4>, 2> rollouts;  // [mode][outcome]
-  std::array<GuardedCounter, 2> instances;                // [mode]
+  std::array<std::array<GuardedCounter, 4>, kModes> rollouts;  // [mode][outcome]
+  std::array<GuardedCounter, kModes> instances;                // [mode]
   GuardedCounter gradients, gradient_zero, gradient_disconnected;
   GuardedHistogram gradient_norm;
   std::map<std::string, TerminationMetrics> terminations;  // by site

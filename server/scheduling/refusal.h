@@ -10,7 +10,8 @@ namespace simgrad::server::scheduling {
 
 enum class RefusalReason : uint8_t {
   kFull,      // as many wait as may
-  kMemory,    // it does not fit, now or ever
+  kMemory,    // it does not fit now
+  kTooLarge,  // it needs more memory than the server has
   kDeadline,  // it had passed already
   kDraining,
   kInFlight,  // the caller's own limit of requests at once

@@ -116,11 +116,19 @@ std::optional<Refusal> Scheduler::FullFor(const Caller& caller) const {
     std::lock_guard lock(mutex_);
     if (draining_ || waiting_ < most_waiting_) return std::nullopt;
   }
-  if (small_.MayMakeRoomFor(caller, large_.waiting_of(caller)) ||
-      large_.MayMakeRoomFor(caller, small_.waiting_of(caller))) {
-    return std::nullopt;
-  }
+  const auto may = [&](const WorkQueue& queue) {
+    return queue.MayMakeRoomFor(caller, WaitingElsewhere(caller, queue));
+  };
+  if (may(small_) || may(large_) || may(preparation_)) return std::nullopt;
   return QueueFull();
+}
+
+int64_t Scheduler::WaitingElsewhere(const Caller& caller, const WorkQueue& queue) const {
+  int64_t waiting = 0;
+  for (const WorkQueue* other : {&small_, &large_, &preparation_}) {
+    if (other != &queue) waiting += other->waiting_of(caller);
+  }
+  return waiting;
 }
 
 int64_t Scheduler::Room() const {
@@ -131,8 +139,10 @@ int64_t Scheduler::Room() const {
 
 // Gives up the newest waiting work of the caller with the most of it.
 bool Scheduler::MakeRoomFor(const Caller& caller) {
-  return small_.MakeRoomFor(caller, large_.waiting_of(caller)) ||
-         large_.MakeRoomFor(caller, small_.waiting_of(caller));
+  const auto make = [&](WorkQueue& queue) {
+    return queue.MakeRoomFor(caller, WaitingElsewhere(caller, queue));
+  };
+  return make(small_) || make(large_) || make(preparation_);
 }
 
 std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
@@ -140,7 +150,7 @@ std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
   const int64_t share = caller->limits().memory_bytes;
   if (bytes > memory_->limit()) {
     return Refusal{
-        RefusalReason::kMemory,
+        RefusalReason::kTooLarge,
         absl::StrCat("the request needs about ", bytes, " bytes, the server has ", memory_->limit(),
                      "; send fewer instances or steps, or record fewer fields"),
         {}};

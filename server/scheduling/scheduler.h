@@ -103,12 +103,14 @@ class Scheduler {
   int64_t running() const { return small_.running() + large_.running(); }
   int64_t busy() const { return small_.busy() + large_.busy(); }
   int64_t arrived_waiting() const;  // the lanes', and what is read or prepared
+  int64_t most_waiting() const { return most_waiting_; }  // of those that arrived
   // All but the caches.
   int64_t memory_used_bytes() const { return memory_->used(); }
   int64_t memory_limit_bytes() const { return memory_->limit(); }
 
  private:
   bool MakeRoomFor(const Caller& caller);
+  int64_t WaitingElsewhere(const Caller& caller, const WorkQueue& queue) const;
   void EndWorkOf(const Caller* caller);  // mutex_ held
   Refusal QueueFull() const;
 

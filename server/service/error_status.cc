@@ -131,6 +131,7 @@ grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string&
       reason = "QUEUE_FULL";
       break;
     case scheduling::RefusalReason::kMemory:
+    case scheduling::RefusalReason::kTooLarge:
       message.set_code(grpc::StatusCode::RESOURCE_EXHAUSTED);
       reason = "OUT_OF_MEMORY";
       break;
@@ -177,10 +178,12 @@ std::string RefusalLabel(scheduling::RefusalReason reason) {
     case scheduling::RefusalReason::kInFlight:
     case scheduling::RefusalReason::kRate:
     case scheduling::RefusalReason::kShare:
-    case scheduling::RefusalReason::kLength:
       return "caller";
+    case scheduling::RefusalReason::kTooLarge:
+    case scheduling::RefusalReason::kLength:
+      return "";
   }
-  return "full";
+  return "";
 }
 
 std::string CodeLabel(grpc::StatusCode code) {

@@ -100,11 +100,9 @@ void IncomingCall::Serve() {
 
 void IncomingCall::Refuse(const scheduling::Refusal& refusal) {
   if (!Becomes(State::kEnded)) return;
-  // One that is too long was never for the queue.
-  if (refusal.reason != scheduling::RefusalReason::kLength) {
-    shared_.metrics->queue_rejected.at(RefusalLabel(refusal.reason)).Increment();
-  }
+  // A method that strangers may ask too is not for the queue.
   if (method_->service == IncomingMethod::Of::kSimgrad) {
+    CountInQueue(*shared_.metrics, refusal.reason);
     refused_.emplace(*shared_.metrics, method_->name);
   }
   EndRefused(refusal);

@@ -4,10 +4,15 @@
 
 namespace simgrad::server::service {
 
+void CountInQueue(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason) {
+  const std::string label = RefusalLabel(reason);
+  if (!label.empty()) metrics.queue_rejected.at(label).Increment();
+}
+
 void CountRefusal(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason,
                   const std::string& caller) {
   using scheduling::RefusalReason;
-  metrics.queue_rejected.at(RefusalLabel(reason)).Increment();
+  CountInQueue(metrics, reason);
   const auto count = [&](server::metrics::Rejected why) {
     metrics.caller(caller).rejected[static_cast<size_t>(why)].Increment();
   };
@@ -15,6 +20,7 @@ void CountRefusal(metrics::ServerMetrics& metrics, scheduling::RefusalReason rea
     case RefusalReason::kFull:
       return count(server::metrics::Rejected::kFull);
     case RefusalReason::kMemory:
+    case RefusalReason::kTooLarge:
       return count(server::metrics::Rejected::kMemory);
     case RefusalReason::kInFlight:
       return count(server::metrics::Rejected::kRequests);

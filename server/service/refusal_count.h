@@ -10,6 +10,9 @@
 
 namespace simgrad::server::service {
 
+// In all alone.
+void CountInQueue(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason);
+
 void CountRefusal(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason,
                   const std::string& caller);
 

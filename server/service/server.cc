@@ -330,7 +330,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
     server->token_gate_->OnFailedRead(
         [&failures = server->metrics_->token_reload_failures] { failures.Increment(); });
   }
-  server->metrics_->queue_capacity_requests.Set(static_cast<double>(config.queue_capacity));
   server->metrics_->near_band_ulps.Set(config.near_band_ulps);
 
   if (absl::Status status = server->StartSpans(config); !status.ok()) return status;
@@ -522,6 +521,8 @@ metrics::LoadCollector::Values Server::Load() const {
   const auto add = [&values](const char* family, const char* label, int64_t value) {
     values[{family, label}] = static_cast<double>(value);
   };
+  values[{"simgrad_queue_requests"}] = static_cast<double>(scheduler_->arrived_waiting());
+  values[{"simgrad_queue_capacity_requests"}] = static_cast<double>(scheduler_->most_waiting());
   for (const auto lane : {scheduling::Lane::kSmall, scheduling::Lane::kLarge}) {
     const char* const name = lane == scheduling::Lane::kSmall ? "small" : "large";
     const scheduling::WorkQueue& queue = std::as_const(*scheduler_).lane(lane);

@@ -179,6 +179,7 @@ void Enqueue(const std::shared_ptr<WorkerCall<Response>>& call,
     const absl::Status ends = call->cancellation()->Check();
     call->End(absl::IsCancelled(made.status()) && !ends.ok() ? Made(ends) : std::move(made));
   };
+  job.make_room = [call](const scheduling::Refusal& refusal) { call->Refuse(refusal); };
   const auto refusal = call->scheduler()->preparation().Enqueue(job);
   if (refusal) call->Refuse(*refusal);
 }
@@ -372,7 +373,7 @@ void SimgradService::Vjp(const ServiceCall& call, StreamAnswer& answer) {
   };
   // How large its program is stands in what was kept.
   const auto cost = [](const v1::VjpRequest&) { return Preparation::kCostly; };
-  Stream<v1::VjpRequest>(context_, metrics::Mode::kGradient, "Vjp", call, answer, ready, cost);
+  Stream<v1::VjpRequest>(context_, metrics::Mode::kVjp, "Vjp", call, answer, ready, cost);
 }
 
 void SimgradService::Upload(const ServiceCall& asked, UnaryAnswer& answer) {

@@ -119,19 +119,17 @@ void StreamingCall::Begin(Prepare prepare, Preparation cost) {
                 const absl::Status& on_time, absl::Duration waited,
                 scheduling::WorkQueue::Turn& turn) {
     self->RecordWait(waited);
-    if (is_quick) self->waited_in_lane_ = waited;
     if (on_time.ok()) return self->Admit(self->Prepared(prepare), cost, is_quick ? &turn : nullptr);
+    self->EndWaiting(on_time);
     self->CountLost(on_time);
     self->End(on_time);
   };
   // Quick preparation takes its turn among small work: callers share both by weight.
   scheduling::WorkQueue& queue = is_quick ? context_.scheduler->lane(scheduling::Lane::kSmall)
                                           : context_.scheduler->preparation();
-  if (is_quick) {
-    job.make_room = [self = shared_from_this()](const scheduling::Refusal& refusal) {
-      self->Refuse(refusal);
-    };
-  }
+  job.make_room = [self = shared_from_this()](const scheduling::Refusal& refusal) {
+    self->Refuse(refusal);
+  };
   if (const auto refusal = queue.Enqueue(job)) Refuse(*refusal);
 }
 
@@ -173,7 +171,6 @@ scheduling::WorkQueue::Job StreamingCall::RunJob() {
   };
   job.give_up = [self = shared_from_this()] { self->GiveUp(SlowReader::kOneOfTooMany); };
   job.make_room = [self = shared_from_this()](const scheduling::Refusal& refusal) {
-    self->context_.metrics->queue_requests.Decrement();
     self->admitted_ = false;
     self->caller_->GiveSteps(self->taken_steps_);
     self->Refuse(refusal);
@@ -210,7 +207,6 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   column_names_ = conversion::ColumnNamesOf(program);
   world_ = &context_.metrics->world(record_.world);
   sites_ = metrics::HandlesOf(*world_, program.sites);
-  context_.metrics->queue_requests.Increment();
   if (tiny_ && turn != nullptr) return Run(absl::OkStatus(), absl::ZeroDuration(), *turn);
   scheduling::WorkQueue& lane = context_.scheduler->lane(
       work <= kSmallLaneWork ? scheduling::Lane::kSmall : scheduling::Lane::kLarge);
@@ -429,7 +425,9 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
     Post(conversion::EmptyBlock(column_names_));
   }
   where_ = metrics::LostIn::kStream;
-  context_.metrics->RecordResult(facts, *result, *world_);
+  const auto what =
+      prepared_.kept == nullptr ? metrics::Recorded::kAll : metrics::Recorded::kReversal;
+  context_.metrics->RecordResult(facts, *result, what, *world_);
   SendAnswer(facts, *result);
   // An answer of which a part was dropped must not look complete.
   if (dropped_) return cancellation_->Check();
@@ -446,7 +444,14 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
   return absl::OkStatus();
 }
 
+void StreamingCall::EndWaiting(const absl::Status& admitted) {
+  metrics::ServerMetrics& metrics = *context_.metrics;
+  metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited_));
+  if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
+}
+
 void StreamingCall::RecordWait(absl::Duration waited) {
+  waited_ += waited;
   const SteadyTime now = std::chrono::steady_clock::now();
   record_.Add(Stage::kQueue, absl::ToDoubleSeconds(waited),
               {now - absl::ToChronoNanoseconds(waited), now});
@@ -466,18 +471,17 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
                         scheduling::WorkQueue::Turn& turn) {
   metrics::ServerMetrics& metrics = *context_.metrics;
   arrival_.Begin();
-  metrics.queue_requests.Decrement();
-  metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited + waited_in_lane_));
   RecordWait(waited);
+  EndWaiting(admitted);
   if (!admitted.ok()) {
     caller_->GiveSteps(taken_steps_);
-    if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
     return End(admitted);
   }
   caller_metrics_->instance_steps.Add(taken_steps_);
-  const bool gradient = mode_ == metrics::Mode::kGradient;
+  const bool gradient = mode_ != metrics::Mode::kRollout;
   const double instances = static_cast<double>(record_.instances);
-  world_->instances[static_cast<size_t>(mode_)].Add(instances);
+  const auto times = static_cast<double>(std::max<size_t>(prepared_.cotangents.size(), 1));
+  world_->instances[static_cast<size_t>(mode_)].Add(instances * times);
   if (prepared_.kept == nullptr) metrics.batch_instances[0].Observe(instances);
   if (gradient) metrics.batch_instances[1].Observe(instances);
   metrics.phase_seconds.at("decode").Observe(prepared_.decode_seconds);

@@ -135,6 +135,7 @@ class StreamingCall final : public sim::Observer,
   void CountLost(const absl::Status& status);
   void CountEnd(const absl::Status& status);
   void RecordWait(absl::Duration waited);  // which ends now
+  void EndWaiting(const absl::Status& admitted);
   void RecordStages();
   metrics::Outcome OutcomeOf(const absl::Status& status) const;
 
@@ -155,8 +156,8 @@ class StreamingCall final : public sim::Observer,
   scheduling::MemoryBudget::Reservation upload_;
   int64_t numbers_bytes_ = 0;  // of upload_: what the work's numbers take until it is admitted
   scheduling::MemoryBudget::Reservation memory_;
-  scheduling::WorkQueue::Turn* turn_ = nullptr;           // while it runs on a worker
-  absl::Duration waited_in_lane_ = absl::ZeroDuration();  // before it was prepared
+  scheduling::WorkQueue::Turn* turn_ = nullptr;   // while it runs on a worker
+  absl::Duration waited_ = absl::ZeroDuration();  // to be prepared, and to run
   PreparedWork prepared_;
   conversion::ColumnNames column_names_;
   metrics::WorldMetrics* world_ = nullptr;

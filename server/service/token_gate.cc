@@ -166,7 +166,9 @@ std::vector<std::string> TokenGate::names() const {
   std::lock_guard lock(mutex_);
   std::vector<std::string> names;
   for (const Known& known : tokens_) {
-    if (known.named) names.push_back(known.owner.name);
+    // An owner may have several tokens.
+    const bool is_new = std::find(names.begin(), names.end(), known.owner.name) == names.end();
+    if (known.named && is_new) names.push_back(known.owner.name);
   }
   return names;
 }

@@ -455,9 +455,23 @@ UNITS(kBf16, bf16)
 UNITS(kF16, f16)
 UNITS(kE4m3, e4m3)
 UNITS(kE5m2, e5m2)
-// Whether the first of two deciding tests lies nearer to its threshold (decision_margin.h).
-SCALAR bool decides_first(double ulps, double unit, double other_ulps, double other_unit) {
-  return (unit != 0.0) & ((other_unit == 0.0) | (ulps <= other_ulps));
+// Orders deciding tests with equal margins: a test of reals before none, then the first in text.
+SCALAR bool comes_first(double unit, int32_t test, double other_unit, int32_t other_test) {
+  const bool equal = (unit == 0.0) == (other_unit == 0.0);
+  return (equal & (test <= other_test)) | (!equal & (other_unit == 0.0));
+}
+// Whether the first of two decides what is as far as the smaller margin (decision_margin.h).
+SCALAR bool decides_smaller(double margin, double unit, int32_t test, double other,
+                            double other_unit, int32_t other_test) {
+  return (margin < other) | ((margin == other) & comes_first(unit, test, other_unit, other_test));
+}
+// The same of the larger: a formula that integers alone make true needs no test of reals.
+SCALAR bool decides_larger(double margin, double unit, int32_t test, double other,
+                           double other_unit, int32_t other_test) {
+  const bool without = (margin > 0.0) & ((unit == 0.0) != (other_unit == 0.0));
+  const bool first =
+      (without & (unit == 0.0)) | (!without & comes_first(unit, test, other_unit, other_test));
+  return (margin > other) | ((margin == other) & first);
 }
 
 RANGES(kF64, f64)

@@ -62,13 +62,13 @@ void QuotientVjp(VjpRule& r) {
   if (r.Wants(0)) r.To(0, t);
 }
 
-// y = a - b q with a whole q: g and -(g q). q is round((a - y) / b), as a / b may round up to the next
-// whole number.
+// y = a - b q with a whole q: g and -(g q). q is round(a/b - y/b), as a/b may round up to the next whole
+// number, and a - y be beyond the format. From about 2^(p-2) on, p the precision, q may be off by one.
 void RemainderVjp(VjpRule& r) {
   if (r.Wants(1)) {
     const ValueId a = r.X(0);
-    const ValueId multiple = r.Sub(a, r.Y());
-    const ValueId q = r.Do(OpCode::kRound, r.Div(multiple, r.X(1)));
+    const ValueId b = r.X(1);
+    const ValueId q = r.Do(OpCode::kRound, r.Sub(r.Div(a, b), r.Div(r.Y(), b)));
     r.To(1, r.Neg(r.Mul(r.g(), q)));
   }
   if (r.Wants(0)) r.To(0, r.g());

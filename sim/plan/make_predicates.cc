@@ -21,7 +21,7 @@ bool IsByElement(const Op& op) {
   const OpClass op_class = InfoOf(op.code).op_class;
   return op_class == OpClass::kElementwise || op_class == OpClass::kCompare ||
          op_class == OpClass::kLogic || op_class == OpClass::kChoice || IsTest(op) ||
-         op.code == kConvert;
+         op.code == kConvert || op.code == kIsFinite;
 }
 
 }  // namespace
@@ -77,6 +77,15 @@ RegionMaker::Deciding RegionMaker::OfConversion(const Op& op, Register x) {
   return OfPair(magnitude, other, kNoRegister, format, test);
 }
 
+RegionMaker::Deciding RegionMaker::OfIsFinite(const Op& op, Register x) {
+  const Value& value = program_[op.operands[0]];
+  const Format format = *value.format;
+  const Register magnitude =
+      Call(Cat("abs_", precision::FormatName(format)), CarrierOf(value), {x});
+  const Register most = NumberLike(precision::Traits(format).max_finite, value, "");
+  return OfPair(magnitude, most, kNoRegister, format, tests_.Of(op.results[0]));
+}
+
 RegionMaker::Deciding RegionMaker::Chosen(Register first, const Deciding& a, const Deciding& b) {
   const auto choose = [&](Register of_a, Register of_b) {
     return Call("select_f64", Carrier::kF64, {first, of_a, of_b});
@@ -87,7 +96,13 @@ RegionMaker::Deciding RegionMaker::Chosen(Register first, const Deciding& a, con
 }
 
 RegionMaker::Deciding RegionMaker::Least(const Deciding& a, const Deciding& b) {
-  return Chosen(Call("decides_first", Carrier::kBool, {a.ulps, a.unit, b.ulps, b.unit}), a, b);
+  return Chosen(Decides("decides_smaller", a.ulps, a, b.ulps, b), a, b);
+}
+
+Register RegionMaker::Decides(const char* which, Register margin, const Deciding& of,
+                              Register other, const Deciding& of_other) {
+  return Call(which, Carrier::kBool,
+              {margin, of.unit, of.test, other, of_other.unit, of_other.test});
 }
 
 Register RegionMaker::SignedUlps(Register truth, const Deciding& of) {
@@ -97,14 +112,16 @@ Register RegionMaker::SignedUlps(Register truth, const Deciding& of) {
 
 RegionMaker::Deciding RegionMaker::OfAnd(Register a, const Deciding& of_a, Register b,
                                          const Deciding& of_b) {
-  return Chosen(Call("le_f64", Carrier::kBool, {SignedUlps(a, of_a), SignedUlps(b, of_b)}), of_a,
-                of_b);
+  const Register first =
+      Decides("decides_smaller", SignedUlps(a, of_a), of_a, SignedUlps(b, of_b), of_b);
+  return Chosen(first, of_a, of_b);
 }
 
 RegionMaker::Deciding RegionMaker::OfOr(Register a, const Deciding& of_a, Register b,
                                         const Deciding& of_b) {
-  return Chosen(Call("ge_f64", Carrier::kBool, {SignedUlps(a, of_a), SignedUlps(b, of_b)}), of_a,
-                of_b);
+  const Register first =
+      Decides("decides_larger", SignedUlps(a, of_a), of_a, SignedUlps(b, of_b), of_b);
+  return Chosen(first, of_a, of_b);
 }
 
 // max(min(c, a), min(-c, b), min(a, b)).
@@ -210,7 +227,15 @@ void RegionMaker::SetRadius(const Op& op) {
   if (op.code == kWhile || op.code == kFor || op.results.empty() || !HasRadius(op.results[0])) {
     return;
   }
-  if (IsByElement(op)) return ElementRadii(op);
+  if (IsByElement(op)) {
+    ElementRadii(op);
+    const auto joint = tests_.joint.find(op.results[0]);
+    if (joint == tests_.joint.end()) return;
+    Deciding least = LeastOf(op.results[0]);
+    for (ValueId key : joint->second) least = Least(least, LeastOf(key));
+    radii_[Index_(op.results[0])] = RadiusOfOne(least);
+    return;
+  }
   Radius& radius = radii_[Index_(op.results[0])];
   const bool reads_reals = std::any_of(op.operands.begin(), op.operands.end(),
                                        [&](ValueId id) { return program_.IsReal(id); });
@@ -308,6 +333,7 @@ RegionMaker::Deciding RegionMaker::ElementRadius(const Op& op, const Read& read,
     return Least(radius(0), Taken(read(0), radius(1), radius(2)));
   }
   if (op.code == kConvert && program_.IsReal(op.operands[0])) return OfConversion(op, read(0));
+  if (op.code == kIsFinite) return OfIsFinite(op, read(0));
   Deciding least = NoTest();
   for (size_t k = 0; k < op.operands.size(); ++k) {
     if (!program_.IsReal(op.operands[k])) least = Least(least, radius(k));

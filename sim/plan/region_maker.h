@@ -221,8 +221,12 @@ class RegionMaker {
   Deciding NoTest();
   Deciding OfPair(Register a, Register b, Register extra, Format format, uint32_t test);
   Deciding OfConversion(const Op& op, Register x);
+  Deciding OfIsFinite(const Op& op, Register x);
   Deciding Chosen(Register first, const Deciding& a, const Deciding& b);
   Deciding Least(const Deciding& a, const Deciding& b);
+  // Whether the first of two decides, by the function of that name (backend/scalars.h).
+  Register Decides(const char* which, Register margin, const Deciding& of, Register other,
+                   const Deciding& of_other);
   Register SignedUlps(Register truth, const Deciding& of);
   Deciding OfAnd(Register a, const Deciding& of_a, Register b, const Deciding& of_b);
   Deciding OfOr(Register a, const Deciding& of_a, Register b, const Deciding& of_b);

@@ -1,6 +1,7 @@
 #include "sim/program/decision_margin.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "sim/op/op_info.h"
@@ -8,6 +9,31 @@
 
 namespace simgrad::sim {
 namespace {
+
+// The choices whose elements hang on all their pairs, in text order.
+class JointChoices {
+ public:
+  // To be called with each operation.
+  void See(const Program& program, const Op& op) {
+    if (op.code != OpCode::kArgsort && op.code != OpCode::kLuPermutation) return;
+    std::vector<ValueId>& keys = keys_[op.results[0]];
+    for (ValueId id : op.operands) {
+      if (!program.IsReal(id)) keys.push_back(id);
+    }
+  }
+  // Null: `choice` is none.
+  const std::vector<ValueId>* Find(const Op& choice) const {
+    const auto found = keys_.find(choice.operands[0]);
+    return found == keys_.end() ? nullptr : &found->second;
+  }
+  std::vector<ValueId> KeysOf(const Op& choice) const {
+    const std::vector<ValueId>* const keys = Find(choice);
+    return keys == nullptr ? std::vector<ValueId>() : *keys;
+  }
+
+ private:
+  std::unordered_map<ValueId, std::vector<ValueId>> keys_;  // by what was chosen
+};
 
 class Search {
  public:
@@ -84,8 +110,13 @@ class Search {
         if (InfoOf(op.code).op_class == OpClass::kIndexing) {
           places_.insert(places_.end(), op.operands.begin() + 1, op.operands.end());
         }
-        // The pair that is compared says how far a choice is from another.
-        if (op.code == OpCode::kChoice) continue;
+        if (op.code == OpCode::kChoice) {
+          // The pair that is compared says how far a choice is from another. Integer keys have
+          // radii of their own.
+          for (ValueId key : joint_.KeysOf(op)) Flow(key, op.results[0]);
+          continue;
+        }
+        joint_.See(program_, op);
         ReadOp(op);
       }
       for (const Region& nested : op.regions) Read(nested);
@@ -140,6 +171,7 @@ class Search {
   std::vector<ValueId> predicates_;
   std::vector<ValueId> places_;
   std::vector<ValueId> choices_;  // of selects and branches, and what loops carry
+  JointChoices joint_;
 };
 
 // Compares reals, or is made of them.
@@ -155,36 +187,63 @@ std::string NameOfUnlisted(const Op& op) {
   return op.label.empty() ? std::string(InfoOf(op.code).name) : op.label;
 }
 
-void Number(const Region& region, const Program& program, const std::vector<bool>& behind,
-            size_t sites, DecidingTests& tests, PassBudget* budget) {
-  for (const Op& op : region.ops) {
-    if (budget != nullptr) budget->Visit();
-    for (const Region& nested : op.regions) Number(nested, program, behind, sites, tests, budget);
-    if (!op.regions.empty() || op.results.empty() || op.results[0] == ValueId::kNone) continue;
-    if (!behind[Index(op.results[0])] || !MayDecide(program, op)) continue;
-    uint32_t& number = tests.of_value[Index(op.results[0])];
-    if (IsTest(op)) {
-      number = tests.Of(op.attributes.site);
-    } else {
-      tests.unlisted.push_back(NameOfUnlisted(op));
-      number = static_cast<uint32_t>(sites + tests.unlisted.size());
+class Numbering {
+ public:
+  Numbering(const Program& program, std::vector<bool> behind, const std::vector<Site>& sites,
+            PassBudget* budget)
+      : program_(program), behind_(std::move(behind)), budget_(budget) {
+    for (const Site& site : sites) sites_.insert(site.name);
+    if (!behind_.empty()) tests_.of_value.assign(program.values.size(), 0);
+  }
+
+  DecidingTests Number() && {
+    Number(program_.step);
+    return std::move(tests_);
+  }
+
+ private:
+  void Number(const Region& region) {
+    for (const Op& op : region.ops) {
+      if (budget_ != nullptr) budget_->Visit();
+      const std::string& site = op.attributes.site;
+      if (sites_.count(site) != 0 && tests_.of_site.count(site) == 0) {
+        tests_.of_site.emplace(site, Add(site));
+      }
+      if (!behind_.empty() && op.regions.empty()) NumberResult(op);
+      for (const Region& nested : op.regions) Number(nested);
     }
   }
-}
+
+  void NumberResult(const Op& op) {
+    if (op.results.empty() || op.results[0] == ValueId::kNone) return;
+    joint_.See(program_, op);
+    if (!behind_[Index(op.results[0])] || !MayDecide(program_, op)) return;
+    tests_.of_value[Index(op.results[0])] =
+        IsTest(op) ? tests_.Of(op.attributes.site) : Add(NameOfUnlisted(op));
+    if (op.code != OpCode::kChoice) return;
+    if (const std::vector<ValueId>* const keys = joint_.Find(op)) {
+      tests_.joint.emplace(op.results[0], *keys);
+    }
+  }
+
+  uint32_t Add(const std::string& name) {
+    tests_.names.push_back(name);
+    return static_cast<uint32_t>(tests_.names.size());
+  }
+
+  const Program& program_;
+  const std::vector<bool> behind_;  // by value; empty: nothing is
+  PassBudget* const budget_;
+  std::unordered_set<std::string> sites_;
+  JointChoices joint_;
+  DecidingTests tests_;
+};
 
 }  // namespace
 
 DecidingTests DecidingTestsOf(const Program& program, const std::vector<Site>& sites,
                               PassBudget* budget) {
-  DecidingTests tests;
-  for (size_t k = 0; k < sites.size(); ++k) {
-    tests.of_site.emplace(sites[k].name, static_cast<uint32_t>(k) + 1);
-  }
-  const std::vector<bool> behind = BehindPredicates(program, budget);
-  if (behind.empty()) return tests;
-  tests.of_value.assign(program.values.size(), 0);
-  Number(program.step, program, behind, sites.size(), tests, budget);
-  return tests;
+  return Numbering(program, BehindPredicates(program, budget), sites, budget).Number();
 }
 
 std::vector<bool> BehindPredicates(const Program& program, PassBudget* budget) {

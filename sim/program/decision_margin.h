@@ -3,7 +3,9 @@
 // Maths: a boolean has a margin in ulps, positive where it is true. The magnitude of the margin is
 //   its *radius*: the boolean stays as it is if every test moves by less than this in its own ulps.
 //     test of reals: |a - b| / ulp, the ulp as in precision/ulp.h; infinite if that is NaN
-//     choice: |a - b| / ulp, as a test
+//     is_finite(x): as the test of |x| against the largest finite number of its format
+//     choice: |a - b| / ulp, as a test. Each element of an order (argsort) or of pivots (lu) hangs on
+//     all pairs and on the integer keys: it has the least of these
 //     and, or: the smaller, the larger margin; not: the negated; all, any, where they give one
 //     boolean: the smallest, the largest
 //     select(c, a, b) of booleans: max(min(c, a), min(-c, b), min(a, b))
@@ -14,8 +16,9 @@
 //   then all have the least. The results of a loop also have the least of the loop's tests.
 //   An operation that gives integers of reals in another way (argmax, where it is not counted as a
 //   choice) has radius 0, whatever it reads.
-// The *deciding* test is the one that attains the radius; of several, the first in text. The margin
-// that is recorded of a predicate is that test's own a - b, in units of its ulp.
+// The *deciding* test is the one that attains the radius; of several, the first in text. A test of
+// reals comes before a literal or an input, but for those that make an `or` true without it. The
+// margin that is recorded of a predicate is that test's own a - b, in units of its ulp.
 // Both kinds of executors follow these rules: backend/reference/decision_radius.h and
 // plan/make_predicates.cc.
 #pragma once
@@ -30,12 +33,14 @@
 
 namespace simgrad::sim {
 
-// The tests that may decide a predicate, by number. Number k + 1 is site k. Behind the sites come,
-// in text order, the comparisons, conversions and choices without a site that a predicate hangs on.
+// The tests that may decide, by number, from 1 on in text order: the sites, and the comparisons,
+// conversions and choices without a site that a predicate hangs on.
 struct DecidingTests {
-  std::vector<uint32_t> of_value;     // by result; empty: there are no predicates
-  std::vector<std::string> unlisted;  // what those behind the sites are called
+  std::vector<std::string> names;  // of test k + 1: of its site, or what it is called
+  std::vector<uint32_t> of_value;  // by result; empty: there are no predicates
   std::unordered_map<std::string, uint32_t> of_site;
+  // The choices whose elements hang on all their pairs, by result, with the integer keys of each.
+  std::unordered_map<ValueId, std::vector<ValueId>> joint;
   uint32_t Of(ValueId result) const { return of_value.empty() ? 0 : of_value[Index(result)]; }
   uint32_t Of(const std::string& site) const {
     const auto found = of_site.find(site);

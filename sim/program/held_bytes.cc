@@ -91,11 +91,11 @@ int64_t HeldBytes(const NumericalProgram& numerical) {
                   Outside(numerical.policy) + Outside(numerical.objective) +
                   Outside(numerical.text) + Outside(numerical.fingerprint) +
                   Outside(numerical.forward_fingerprint) + Outside(numerical.sites) +
-                  Outside(numerical.unlisted_tests) + Outside(numerical.halts) +
+                  Outside(numerical.deciding_tests) + Outside(numerical.halts) +
                   Outside(numerical.infinite);
   for (const std::string& name : numerical.halts) bytes += Outside(name);
   for (const Site& site : numerical.sites) bytes += Outside(site.name);
-  for (const std::string& name : numerical.unlisted_tests) bytes += Outside(name);
+  for (const std::string& name : numerical.deciding_tests) bytes += Outside(name);
   if (numerical.adjoint_spec) {
     const AdjointSpec& spec = *numerical.adjoint_spec;
     bytes += Outside(spec.objective) + Outside(spec.final_state) + Outside(spec.trajectory_state) +

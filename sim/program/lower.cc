@@ -221,7 +221,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   p.text = std::move(text.text);
   p.sites = SitesOf(p.program, &budget);
   p.halts = HaltNames(world, &budget);
-  p.unlisted_tests = DecidingTestsOf(p.program, p.sites, &budget).unlisted;
+  p.deciding_tests = DecidingTestsOf(p.program, p.sites, &budget).names;
   if (options.margins.empty()) return p;
   return RecordMargins(std::move(p), options.margins, budget);
 }

@@ -80,9 +80,8 @@ struct NumericalProgram {
   std::vector<std::string> halts;  // their names, in text order (halts.h)
   // By value: whether it may be infinite by intent (infinities.h); empty where no literal is.
   std::vector<bool> infinite;
-  std::optional<PathLayout> path;  // where the run gives its path, or takes one (paths.h)
-  // Tests that are no sites and that predicates of loops hang on (DecidingTests).
-  std::vector<std::string> unlisted_tests;
+  std::optional<PathLayout> path;           // where the run gives its path, or takes one (paths.h)
+  std::vector<std::string> deciding_tests;  // what they are called, by number (DecidingTests)
 };
 
 // Every region that is not inside an operation, once, in the order of the text.

@@ -105,6 +105,8 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
         ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas"),
         ({"service": {"port": 8002}}, "service.port: 8002 is the port of the metrics"),
         ({"server": {"extraArgs": ["--device=cpu"]}}, "--device is given by the chart"),
+        ({"lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}}, "server.preStopSeconds"),
+        ({"kernelCache": {"sizeLimit": "1Gi"}}, "kernelCache.sizeLimit: at least 1536Mi"),
     ):
         file = tmp_path / "values.yaml"
         file.write_text(yaml.safe_dump(values))
@@ -187,7 +189,7 @@ def test_a_replacement_waits_for_the_gpu_and_a_drain_is_never_cut_off(name):
     assert strategy["type"] == "RollingUpdate" and strategy["rollingUpdate"]["maxSurge"] == 0
     drain = int(flags(name)["drain_timeout"].rstrip("s"))
     grace = pod(name)["spec"]["terminationGracePeriodSeconds"]
-    assert grace > drain
+    assert grace == drain + case(name)[0]["server"]["preStopSeconds"] + 15
     start = container(name)["startupProbe"]
     longest = grace + start["periodSeconds"] * start["failureThreshold"]
     assert objects(name)["Deployment"]["spec"]["progressDeadlineSeconds"] > longest
@@ -422,6 +424,24 @@ def test_the_service_is_headless_unless_told_otherwise(rendered):
     other = objects("customised")["Service"]["spec"]
     assert other["type"] == "ClusterIP" and "clusterIP" not in other
     assert other["ports"][0]["port"] == 443 and other["ports"][0]["appProtocol"] == "grpc"
+
+
+@pytest.mark.parametrize("kind", ["NodePort", "LoadBalancer"])
+def test_a_service_that_is_reached_from_outside_leaves_the_metrics_inside(tmp_path, kind):
+    file = tmp_path / "values.yaml"
+    keda = {"kind": "keda", "prometheusUrl": "http://prometheus:9090"}
+    file.write_text(yaml.safe_dump({"service": {"type": kind}, "autoscaling": keda}))
+    _, files = render(file)
+    documents = [d for name in files if name.endswith(".yaml") for d in yaml.safe_load_all(files[name]) if d]
+    calls, metrics = (d for d in documents if d["kind"] == "Service")
+    assert calls["spec"]["type"] == kind and [p["name"] for p in calls["spec"]["ports"]] == ["grpc"]
+    assert metrics["spec"]["clusterIP"] == "None" and [p["name"] for p in metrics["spec"]["ports"]] == ["metrics"]
+    assert metrics["metadata"]["name"] == calls["metadata"]["name"] + "-metrics"
+    assert metrics["metadata"]["labels"] == calls["metadata"]["labels"]
+    assert metrics["spec"]["selector"] == calls["spec"]["selector"]
+    (scaled,) = (d for d in documents if d["kind"] == "ScaledObject")
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    assert f'service="{metrics["metadata"]["name"]}"' in query
 
 
 def test_only_namesakes_and_prometheus_come_in_and_nothing_goes_out():

@@ -126,6 +126,35 @@ TEST(KeptRollout, AVjpHasTheBitsOfTheGradientAndDoesNotSimulateAgain) {
   }
 }
 
+// What its rollout told is not counted again for each cotangent.
+TEST(KeptRollout, AVjpCountsWhatItsReversalDid) {
+  RunningServer server;
+  v1::RolloutRequest rollout = KeptRollout(3);
+  rollout.mutable_spec()->mutable_policy()->set_preset("f16_unsafe");
+  // Beyond 65504 within a step.
+  AddTensor(rollout.mutable_spec()->mutable_params(), "g", {60000.0}, {});
+  AddTensor(rollout.mutable_spec()->mutable_params(), "h", {4.0}, {});
+  const std::string handle = HandleOf(Ask(server, rollout));
+  const auto before = server.Series();
+  const std::vector<std::string> told = {
+      R"(simgrad_nonfinite_instances_total{action="reported",phase="forward"})",
+      R"(simgrad_nonfinite_first_step_count{phase="forward"})",
+      R"(simgrad_nonfinite_values_total{kind="inf",phase="forward",role="state"})",
+      R"(simgrad_phase_duration_seconds_count{phase="forward"})"};
+  EXPECT_EQ(before.at(told[0]), kInstances);
+  v1::VjpRequest vjp = ObjectiveOf(handle);
+  for (int seed = 0; seed < 3; ++seed) *vjp.add_cotangents() = SomeCotangent(3, seed);
+  ASSERT_TRUE(Vjp(server, vjp).status.ok());
+  const std::string world = R"(,world="bouncing_ball")";
+  const std::string ended = R"(simgrad_rollouts_total{mode="vjp",outcome="ok")" + world + "}";
+  EXPECT_TRUE(Eventually([&] { return server.Series().at(ended) == 1; }));
+  const auto after = server.Series();
+  for (const std::string& series : told) EXPECT_EQ(after.at(series), before.at(series)) << series;
+  EXPECT_EQ(after.at(R"(simgrad_instances_total{mode="vjp")" + world + "}"), 3 * kInstances);
+  EXPECT_EQ(after.at(R"(simgrad_instances_total{mode="gradient")" + world + "}"), 0);
+  EXPECT_EQ(after.at(R"(simgrad_phase_duration_seconds_count{phase="adjoint"})"), 3);
+}
+
 TEST(KeptRollout, KeepingChangesNoBitOfTheRollout) {
   RunningServer server;
   v1::RolloutRequest request = KeptRollout(40);

@@ -40,7 +40,6 @@ TEST(ParseFlags, EveryFlagIsTaken) {
                                   "--tls_key=b",
                                   "--tls_client_ca=c",
                                   "--tls_reload_interval=2s",
-                                  "--token_file=d",
                                   "--allow_insecure_metrics=true",
                                   "--health_port=10",
                                   "--reflection=false",
@@ -78,7 +77,6 @@ TEST(ParseFlags, EveryFlagIsTaken) {
   EXPECT_EQ(config->tls_key, "b");
   EXPECT_EQ(config->tls_client_ca, "c");
   EXPECT_EQ(config->tls_reload_interval, absl::Seconds(2));
-  EXPECT_EQ(config->token_file, "d");
   EXPECT_FALSE(config->allow_insecure);
   EXPECT_TRUE(config->allow_insecure_metrics);
   EXPECT_EQ(config->health_port, 10);
@@ -217,6 +215,14 @@ TEST(ParseFlags, AnythingElseIsAnErrorThatSaysWhatWouldBeRight) {
     EXPECT_NE(std::string(config.status().message()).find(flag.told), std::string::npos)
         << flag.argument << ": " << config.status();
   }
+}
+
+TEST(ParseFlags, CallersAreNamedByCertificatesOrByTokens) {
+  EXPECT_EQ(ParseFlags({"--token_file=d"})->token_file, "d");
+  const auto both = ParseFlags({"--token_file=d", "--callers=a"});
+  ASSERT_FALSE(both.ok());
+  EXPECT_NE(both.status().message().find("--callers"), std::string::npos) << both.status();
+  EXPECT_NE(both.status().message().find("--token_file"), std::string::npos) << both.status();
 }
 
 TEST(ParseFlags, PortsDifferUnlessTheyAreFreeOnes) {

@@ -52,14 +52,15 @@ TEST(Scheduler, DrainingRefusesArrivalsAndWaitsForTheWorkOfOthers) {
   EXPECT_EQ(caller->requests_in_flight(), 1);  // its reader has not taken all
 }
 
-TEST(Scheduler, AFullQueueMakesRoomForAnotherCaller) {
-  Scheduler scheduler({1, 4, 1000});
+// `queue` of `scheduler` is full of one caller's requests, of which one has each worker.
+void ExpectRoomForAnother(Scheduler& scheduler, WorkQueue& queue) {
   const auto many = scheduler.callers().Find("many");
   std::promise<void> release;
   const auto released = release.get_future().share();
-  std::vector<Arrival> arrivals(6);
+  const auto workers = static_cast<size_t>(queue.workers());
+  std::vector<Arrival> arrivals(5 + workers);
   int refused = 0;
-  for (size_t i = 0; i < 6; ++i) {
+  for (size_t i = 0; i < arrivals.size(); ++i) {
     arrivals[i] = std::get<Arrival>(scheduler.Arrive(many, absl::InfiniteFuture()));
     WorkQueue::Job job;
     job.caller = many;
@@ -71,15 +72,24 @@ TEST(Scheduler, AFullQueueMakesRoomForAnotherCaller) {
       ++refused;
       arrivals[i].EndWork();
     };
-    EXPECT_FALSE(scheduler.lane(Lane::kSmall).Enqueue(job).has_value());
-    if (i == 0) arrivals[i].Begin();  // it has the worker
+    EXPECT_FALSE(queue.Enqueue(job).has_value());
+    if (i < workers) arrivals[i].Begin();
   }
+  EXPECT_TRUE(scheduler.FullFor(*many).has_value());
   EXPECT_EQ(ReasonOf(scheduler.Arrive(many, absl::InfiniteFuture())), RefusalReason::kFull);
   const auto few = scheduler.callers().Find("few");
+  EXPECT_FALSE(scheduler.FullFor(*few).has_value());
   EXPECT_TRUE(std::holds_alternative<Arrival>(scheduler.Arrive(few, absl::InfiniteFuture())));
   EXPECT_EQ(refused, 1);
   release.set_value();
-  scheduler.lane(Lane::kSmall).AwaitIdle(absl::InfiniteDuration());
+  queue.AwaitIdle(absl::InfiniteDuration());
+}
+
+TEST(Scheduler, AFullQueueMakesRoomForAnotherCaller) {
+  Scheduler of_lane({1, 4, 1000});
+  ExpectRoomForAnother(of_lane, of_lane.lane(Lane::kSmall));
+  Scheduler of_preparation({1, 4, 1000});
+  ExpectRoomForAnother(of_preparation, of_preparation.preparation());
 }
 
 TEST(Scheduler, MemoryIsGivenBackWithTheReservation) {
@@ -105,6 +115,7 @@ TEST(Scheduler, WhatNeverFitsIsNotToldToRetry) {
   const auto refused = scheduler.Reserve(101, MemoryUse::kWork, scheduler.callers().Find("a"));
   ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
   EXPECT_EQ(std::get<Refusal>(refused).retry_after, absl::ZeroDuration());
+  EXPECT_EQ(std::get<Refusal>(refused).reason, RefusalReason::kTooLarge);
 }
 
 TEST(MemoryBudget, CachesAreEmptiedForWork) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <set>
 
 #include "tests/server/running_server.h"
@@ -254,6 +255,8 @@ void DoEverything(RunningServer& server, RunningServer& narrow) {
     EXPECT_EQ(expired->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   }
   EXPECT_FALSE(Ask(narrow, BallRollout(100, 100)).status.ok());
+  const_cast<scheduling::Scheduler&>(narrow.server().queue()).StopArrivals();
+  EXPECT_FALSE(Ask(narrow, BallRollout(1)).status.ok());
   EXPECT_TRUE(Ask(server, Boundary(-static_cast<double>(1e-4f), 1, 0)).status.ok());
   // Beyond 65504 within a step.
   v1::RolloutRequest fast = BallRollout(3);
@@ -359,6 +362,39 @@ TEST(ServiceMetrics, WhatIsInFlightAndWhatWaitsAreGaugesOfNow) {
   EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 1);
   EXPECT_EQ(
       after.at(R"(simgrad_rpc_deadline_exceeded_total{grpc_method="Rollout",phase="queued"})"), 1);
+}
+
+// The workers that prepare costly requests are busy with others.
+TEST(ServiceMetrics, ARequestThatWaitsToBePreparedWaits) {
+  RunningServer server;
+  auto& scheduler = const_cast<scheduling::Scheduler&>(server.server().queue());
+  std::promise<void> release;
+  const auto released = release.get_future().share();
+  for (int worker = 0; worker < scheduler.preparation().workers(); ++worker) {
+    scheduling::WorkQueue::Job job;
+    job.caller = scheduler.callers().Find("other");
+    job.cancellation = std::make_shared<scheduling::Cancellation>(absl::InfiniteFuture());
+    job.run = [released](const absl::Status&, absl::Duration, scheduling::WorkQueue::Turn&) {
+      released.wait();
+    };
+    ASSERT_FALSE(scheduler.preparation().Enqueue(job).has_value());
+  }
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  v1::VjpRequest request;
+  request.set_handle("none");
+  request.add_cotangents();
+  PartReader<v1::GradientResponse> reader(server.stub().Vjp(&context, request));
+  EXPECT_TRUE(Eventually([&] { return server.Series().at("simgrad_queue_requests") == 1; }));
+  EXPECT_EQ(reader.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Eventually([&] { return server.Series().at("simgrad_queue_requests") == 0; }));
+  const auto after = Settled(server);
+  EXPECT_EQ(after.at("simgrad_queue_capacity_requests"), scheduler.most_waiting());
+  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 1);
+  EXPECT_EQ(after.at("simgrad_queue_wait_seconds_count"), 1);
+  EXPECT_GT(after.at("simgrad_queue_wait_seconds_sum"), 0.1);
+  release.set_value();
+  scheduler.preparation().AwaitIdle(absl::InfiniteDuration());
 }
 
 TEST(ServiceMetrics, EveryReasonAndSideOfALoopHasAPathThatIsCounted) {

@@ -132,6 +132,9 @@ absl::Status CudaRun::Prepare() {
     units_.assign(static_cast<size_t>(batch_.steps), 0);
     absl::Status status = stream_->Fill(tape_units_.data(), 0, tape_units_.bytes());
     if (!status.ok()) return status;
+    const absl::StatusOr<int64_t> grid = GridOf("simgrad_adjoint");
+    if (!grid.ok()) return grid.status();
+    adjoint_grid_ = *grid;
   }
   return uploaded_.Upload(batch_, *source_, args_);
 }

@@ -13,8 +13,14 @@ namespace simgrad::sim::cuda {
 namespace {
 
 // Positions on a tape are 32 bits wide (device/tape.h).
-constexpr uint64_t kLongestTape = uint64_t{1} << 32;
+constexpr int64_t kLongestTape = int64_t{1} << 32;
 constexpr int64_t kMoreThanAnyBudget = std::numeric_limits<int64_t>::max() / 2;
+
+absl::Status TooLong(const std::string& what, int32_t unit_bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the record of ", what, " of one instance is longer than 2^32 units of ",
+                   unit_bytes, " bytes; a smaller max_iter would need less"));
+}
 
 }  // namespace
 
@@ -23,7 +29,7 @@ std::optional<int64_t> CudaRun::TapeUnits(int64_t first, int64_t count) const {
   uint64_t units = 0;
   for (int64_t t = first; t < first + count; ++t) {
     units += units_[static_cast<size_t>(t)];
-    if (units > kLongestTape) return std::nullopt;
+    if (units > static_cast<uint64_t>(kLongestTape)) return std::nullopt;
   }
   return static_cast<int64_t>(units);
 }
@@ -34,11 +40,15 @@ int64_t CudaRun::TapeBytes(int64_t grid, int64_t units) const {
   return resident * units * source_->tape_unit_bytes;
 }
 
+// The tape's memory is that of the longest: of the range, the terminal cost or `initial`.
 int64_t CudaRun::AdjointBytes(int64_t first, int64_t count) const {
-  const std::optional<int64_t> units = TapeUnits(first, count);
-  if (!units) return kMoreThanAnyBudget;
+  const std::optional<int64_t> of_range = TapeUnits(first, count);
+  if (!of_range) return kMoreThanAnyBudget;
+  const int64_t units =
+      std::max({*of_range, source_->terminal_tape_units, source_->initial_tape_units});
+  if (units > kLongestTape) return kMoreThanAnyBudget;
   const int64_t columns = adjoint_grid_ * count * static_cast<int64_t>(sizeof(BackwardColumn));
-  return TapeBytes(adjoint_grid_, *units) + columns + weight_sums_.WindowBytes(count) +
+  return TapeBytes(adjoint_grid_, units) + columns + weight_sums_.WindowBytes(count) +
          weight_sums_.TotalBytes();
 }
 
@@ -103,9 +113,9 @@ absl::Status CudaRun::StartAdjoint(double seed_scale, const InstanceWeights& ove
   if (!ranges.ok()) return ranges.status();
   adjoint_ranges_ = static_cast<RangeColumn*>(*ranges);
   if (batch_.instances == 0) return absl::OkStatus();
-  const absl::StatusOr<int64_t> grid = GridOf("simgrad_adjoint");
-  if (!grid.ok()) return grid.status();
-  adjoint_grid_ = *grid;
+  const int32_t unit_bytes = source_->tape_unit_bytes;
+  if (source_->terminal_tape_units > kLongestTape) return TooLong("the terminal cost", unit_bytes);
+  if (source_->initial_tape_units > kLongestTape) return TooLong("`initial`", unit_bytes);
   KernelArgs args = args_;
   args.first_step = batch_.steps;
   args.ranges = adjoint_ranges_;
@@ -138,10 +148,8 @@ absl::StatusOr<AdjointChunk> CudaRun::Adjoint(int64_t first, int64_t count) {
   args.backward = static_cast<BackwardColumn*>(*merged);
   const std::optional<int64_t> units = TapeUnits(first, count);
   if (!units) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the record of steps ", first, " to ", first + count - 1,
-                     " of one instance is longer than 2^32 units of ", source_->tape_unit_bytes,
-                     " bytes; a smaller max_iter would need less"));
+    return TooLong(absl::StrCat("steps ", first, " to ", first + count - 1),
+                   source_->tape_unit_bytes);
   }
   absl::Status status = GiveTape(adjoint_grid_, *units, args);
   if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);

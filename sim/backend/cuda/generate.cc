@@ -1,7 +1,15 @@
 #include "sim/backend/cuda/generate.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 namespace simgrad::sim::cuda {
 namespace {
+
+int64_t BytesOf(const Value& value) {
+  const int64_t size = MemoryTypeOf(value) == MemoryType::kF64 ? 8 : 4;
+  return size * ElementCount(value.type.shape);
+}
 
 // Values of one element live in registers and come and go; arrays stay.
 int64_t ArrayBytes(const Program& program, const Region& region) {
@@ -9,23 +17,34 @@ int64_t ArrayBytes(const Program& program, const Region& region) {
   for (const Op& op : region.ops) {
     for (ValueId id : op.results) {
       if (id == ValueId::kNone) continue;
-      const int64_t count = ElementCount(program[id].type.shape);
-      const int64_t size = MemoryTypeOf(program[id]) == MemoryType::kF64 ? 8 : 4;
-      if (count > 1 && op.code != OpCode::kLiteral) bytes += size * count;
+      const bool is_array = ElementCount(program[id].type.shape) > 1;
+      if (is_array && op.code != OpCode::kLiteral) bytes += BytesOf(program[id]);
     }
     for (const Region& nested : op.regions) bytes += ArrayBytes(program, nested);
   }
   return bytes;
 }
 
+// The most of several regions, of which one runs at a time.
+int64_t MostArrayBytes(const Program& program, std::initializer_list<const Region*> regions) {
+  int64_t most = 0;
+  for (const Region* region : regions) most = std::max(most, ArrayBytes(program, *region));
+  return most;
+}
+
 int64_t PrivateBytesOf(const NumericalProgram& numerical) {
   const Program& program = numerical.program;
-  int64_t bytes = ArrayBytes(program, program.step);
+  const Region none;
+  const Region* const terminal = TerminalOf(numerical);
+  int64_t bytes = MostArrayBytes(
+      program, {&program.step, &program.initial, terminal == nullptr ? &none : terminal});
   for (const Input& input : program.inputs) {
-    if (input.kind == InputKind::kState) bytes += 4 * ElementCount(program[input.value].type.shape);
+    if (input.kind == InputKind::kState) bytes += BytesOf(program[input.value]);
   }
-  if (numerical.adjoint) bytes += ArrayBytes(program, numerical.adjoint->inner);
-  return bytes;
+  if (!numerical.adjoint) return bytes;
+  const Adjoint& adjoint = *numerical.adjoint;
+  return bytes + MostArrayBytes(program, {&adjoint.Last(), &adjoint.inner, &adjoint.initial,
+                                          &adjoint.terminal});
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ namespace {
 
 // A minute or two of compiling.
 constexpr size_t kMostToImprove = 32;
+// Keys of texts that cannot be improved: 64 KiB.
+constexpr size_t kMostHopeless = 1024;
 
 // The digest of the names and texts of all embedded headers.
 const std::string& HeadersDigest() {
@@ -80,7 +82,7 @@ void KernelLoader::AskForBest(const Text& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool waits = std::any_of(to_improve_.begin(), to_improve_.end(),
                                  [&](const Text& waiting) { return waiting.key == text.key; });
-  if (waits || to_improve_.size() == kMostToImprove) return;
+  if (waits || to_improve_.size() == kMostToImprove || hopeless_.count(text.key) != 0) return;
   to_improve_.push_back(text);
   wake_.notify_one();
 }
@@ -122,7 +124,12 @@ void KernelLoader::Improve(std::stop_token stop) {
       to_improve_.pop_front();
     }
     // If the module was made meanwhile, Get finds it; a failure leaves the kernel that works.
-    modules_.Get(text.key, [&] { return MakeBest(text); }).module.status().IgnoreError();
+    const absl::Status status =
+        modules_.Get(text.key, [&] { return MakeBest(text); }).module.status();
+    if (status.ok() || absl::IsResourceExhausted(status) || IsDeviceLost(status)) continue;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (hopeless_.size() == kMostHopeless) hopeless_.clear();
+    hopeless_.insert(text.key);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -70,8 +71,9 @@ class KernelLoader {
   ModuleCache modules_;
   mutable std::mutex mutex_;
   std::condition_variable_any wake_;
-  std::deque<Text> to_improve_;  // bounded; what found no room asks again when it is used again
-  DeviceUse use_;                // its compile_seconds, compiled and loaded_from_...
+  std::deque<Text> to_improve_;     // bounded; what found no room asks again when it is used again
+  std::set<std::string> hopeless_;  // keys of texts whose best kernel cannot be made
+  DeviceUse use_;                   // its compile_seconds, compiled and loaded_from_...
   std::jthread improver_;
 };
 

@@ -54,11 +54,12 @@ std::vector<uint8_t> PackAs(MemoryType memory_type, const Numbers& numbers) {
 
 }  // namespace
 
-absl::StatusOr<void*> UploadedBatch::Keep(const void* data, int64_t bytes) {
+absl::StatusOr<void*> UploadedBatch::Keep(const void* data, int64_t bytes,
+                                          std::vector<Buffer>& in) {
   absl::StatusOr<Buffer> buffer = device_->Allocate(bytes);
   if (!buffer.ok()) return buffer.status();
-  buffers_.push_back(std::move(*buffer));
-  void* const to = buffers_.back().data();
+  in.push_back(std::move(*buffer));
+  void* const to = in.back().data();
   if (bytes == 0) return to;
   if (absl::Status status = stream_.ToDevice(to, data, bytes); !status.ok()) return status;
   return to;
@@ -84,7 +85,8 @@ absl::Status UploadedBatch::UploadInput(const Batch& batch, size_t input, InputV
   view.instance_stride =
       bound && binding.per_instance ? count * (binding.per_step ? batch.steps : 1) : 0;
   const std::vector<uint8_t> bytes = PackAs(view.memory_type, numbers);
-  const absl::StatusOr<void*> data = Keep(bytes.data(), static_cast<int64_t>(bytes.size()));
+  const absl::StatusOr<void*> data =
+      Keep(bytes.data(), static_cast<int64_t>(bytes.size()), inputs_);
   if (!data.ok()) return data.status();
   view.data = *data;
   return absl::OkStatus();
@@ -98,9 +100,9 @@ absl::Status UploadedBatch::UploadIds(const Batch& batch, KernelArgs& args) {
     const auto place = std::lower_bound(sorted_ids_.begin(), sorted_ids_.end(), id);
     ranks.push_back(static_cast<uint32_t>(place - sorted_ids_.begin()));
   }
-  const absl::StatusOr<void*> ids = Keep(batch.instance_ids.data(), batch.instances * 8);
+  const absl::StatusOr<void*> ids = Keep(batch.instance_ids.data(), batch.instances * 8, inputs_);
   if (!ids.ok()) return ids.status();
-  const absl::StatusOr<void*> rank = Keep(ranks.data(), batch.instances * 4);
+  const absl::StatusOr<void*> rank = Keep(ranks.data(), batch.instances * 4, inputs_);
   if (!rank.ok()) return rank.status();
   args.instance_id = static_cast<const uint64_t*>(*ids);
   args.rank = static_cast<const uint32_t*>(*rank);
@@ -112,11 +114,12 @@ absl::Status UploadedBatch::Upload(const Batch& batch, const GeneratedSource& so
   for (size_t i = 0; i < batch.inputs.size(); ++i) {
     if (absl::Status status = UploadInput(batch, i, args.input[i]); !status.ok()) return status;
   }
-  const absl::StatusOr<void*> numbers =
-      Keep(source.numbers.data(), static_cast<int64_t>(source.numbers.size() * sizeof(double)));
+  const absl::StatusOr<void*> numbers = Keep(
+      source.numbers.data(), static_cast<int64_t>(source.numbers.size() * sizeof(double)), inputs_);
   if (!numbers.ok()) return numbers.status();
   const absl::StatusOr<void*> integers =
-      Keep(source.integers.data(), static_cast<int64_t>(source.integers.size() * sizeof(int64_t)));
+      Keep(source.integers.data(), static_cast<int64_t>(source.integers.size() * sizeof(int64_t)),
+           inputs_);
   if (!integers.ok()) return integers.status();
   args.number = static_cast<const double*>(*numbers);
   args.integer = static_cast<const int64_t*>(*integers);
@@ -124,10 +127,12 @@ absl::Status UploadedBatch::Upload(const Batch& batch, const GeneratedSource& so
 }
 
 absl::Status UploadedBatch::UploadCotangents(const Batch& batch, KernelArgs& args) {
+  cotangents_.clear();
   const auto send = [&](const std::vector<std::vector<double>>& arrays, const double** views) {
     for (size_t k = 0; k < arrays.size(); ++k) {
       if (arrays[k].empty()) continue;
-      const auto data = Keep(arrays[k].data(), static_cast<int64_t>(arrays[k].size() * 8));
+      const auto data =
+          Keep(arrays[k].data(), static_cast<int64_t>(arrays[k].size() * 8), cotangents_);
       if (!data.ok()) return data.status();
       views[k] = static_cast<const double*>(*data);
     }

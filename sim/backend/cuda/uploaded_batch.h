@@ -19,19 +19,20 @@ class UploadedBatch {
 
   // Fills `input`, `number`, `integer`, `instance_id` and `rank` of the arguments.
   absl::Status Upload(const Batch& batch, const GeneratedSource& source, KernelArgs& args);
-  // Fills `sent_...`.
+  // Fills `sent_...`. No kernel may read those of a reversal before.
   absl::Status UploadCotangents(const Batch& batch, KernelArgs& args);
   // Ascending; KernelArgs::rank counts in them.
   const std::vector<uint64_t>& sorted_ids() const { return sorted_ids_; }
 
  private:
-  absl::StatusOr<void*> Keep(const void* data, int64_t bytes);
+  absl::StatusOr<void*> Keep(const void* data, int64_t bytes, std::vector<Buffer>& in);
   absl::Status UploadInput(const Batch& batch, size_t input, InputView& view);
   absl::Status UploadIds(const Batch& batch, KernelArgs& args);
 
   std::shared_ptr<Device> device_;
   Stream& stream_;
-  std::vector<Buffer> buffers_;
+  std::vector<Buffer> inputs_;
+  std::vector<Buffer> cotangents_;  // of the last reversal
   std::vector<uint64_t> sorted_ids_;
 };
 

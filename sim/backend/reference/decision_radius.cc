@@ -14,16 +14,33 @@ struct Margin {
   Radius radius;
 };
 
-// The smaller, the larger; the first if they are equal.
-Margin Smaller(const Margin& a, const Margin& b) {
-  Margin result = a.signed_ulps <= b.signed_ulps ? a : b;
+bool IsNone(const Radius& radius) { return radius.unit == 0.0; }
+
+// The order of equal margins: a test of reals before none, then the first in text.
+bool ComesFirst(const Radius& a, const Radius& b) {
+  if (IsNone(a) != IsNone(b)) return IsNone(b);
+  return a.test <= b.test;
+}
+
+Margin Taken(bool first, const Margin& a, const Margin& b) {
+  Margin result = first ? a : b;
   result.radius.has_nan = a.radius.has_nan || b.radius.has_nan;
   return result;
 }
+
+Margin Smaller(const Margin& a, const Margin& b) {
+  const bool equal = a.signed_ulps == b.signed_ulps;
+  return Taken(equal ? ComesFirst(a.radius, b.radius) : a.signed_ulps < b.signed_ulps, a, b);
+}
+
+// A formula that integers alone make true needs no test of reals.
 Margin Larger(const Margin& a, const Margin& b) {
-  Margin result = a.signed_ulps >= b.signed_ulps ? a : b;
-  result.radius.has_nan = a.radius.has_nan || b.radius.has_nan;
-  return result;
+  bool first = a.signed_ulps > b.signed_ulps;
+  if (a.signed_ulps == b.signed_ulps) {
+    const bool without = a.signed_ulps > 0 && IsNone(a.radius) != IsNone(b.radius);
+    first = without ? IsNone(a.radius) : ComesFirst(a.radius, b.radius);
+  }
+  return Taken(first, a, b);
 }
 
 }  // namespace
@@ -46,12 +63,12 @@ Radius RadiusOfConversion(precision::Format format, double x, bool to_bool) {
   return RadiusOfPair(format, magnitude, precision::Max(precision::Round(magnitude), 1.0), 0.0);
 }
 
+Radius RadiusOfIsFinite(precision::Format format, double x) {
+  return RadiusOfPair(format, precision::Abs(x), precision::Traits(format).max_finite, 0.0);
+}
+
 Radius LeastOf(const Radius& a, const Radius& b) {
-  const bool a_is_none = a.unit == 0.0;
-  const bool b_is_none = b.unit == 0.0;
-  Radius result = !a_is_none && (b_is_none || a.ulps <= b.ulps) ? a : b;
-  result.has_nan = a.has_nan || b.has_nan;
-  return result;
+  return Smaller({a.ulps, a}, {b.ulps, b}).radius;
 }
 
 double Signed(bool truth, const Radius& radius) { return truth ? radius.ulps : -radius.ulps; }

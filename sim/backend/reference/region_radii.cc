@@ -59,6 +59,12 @@ Radius RegionRunner::ElementRadius(const Op& op, const Frame& frame, size_t i) c
     of.test = test;
     return of;
   }
+  if (op.code == kIsFinite) {
+    const Value& x = program()[op.operands[0]];
+    Radius of = RadiusOfIsFinite(*x.format, frame.At(op.operands[0]).real[i]);
+    of.test = test;
+    return of;
+  }
   Radius least;
   for (size_t k = 0; k < op.operands.size(); ++k) {
     if (!program().IsReal(op.operands[k])) least = LeastOf(least, radius(k));
@@ -125,10 +131,15 @@ void RegionRunner::SetRadius(const Op& op, Frame& frame) const {
   const OpClass op_class = InfoOf(op.code).op_class;
   const bool by_element = op_class == OpClass::kElementwise || op_class == OpClass::kCompare ||
                           op_class == OpClass::kLogic || op_class == OpClass::kChoice ||
-                          IsTest(op) || op.code == kConvert;
+                          IsTest(op) || op.code == kConvert || op.code == kIsFinite;
   const size_t count = static_cast<size_t>(ElementCount(program()[op.results[0]].type.shape));
   if (by_element) {
     for (size_t i = 0; i < count; ++i) radii.push_back(ElementRadius(op, frame, i));
+    const auto joint = layouts_.tests().joint.find(op.results[0]);
+    if (joint == layouts_.tests().joint.end()) return;
+    Radius least = LeastRadius(op.results[0], frame);
+    for (ValueId key : joint->second) least = LeastOf(least, LeastRadius(key, frame));
+    radii = {least};
     return;
   }
   const bool reads_reals = std::any_of(op.operands.begin(), op.operands.end(),

@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,9 +81,7 @@ SmallestMargin MarginOn(const std::shared_ptr<Executor>& executor,
 }
 
 std::string NameOf(const NumericalProgram& program, uint32_t number) {
-  if (number == 0) return "";
-  if (number <= program.sites.size()) return program.sites[number - 1].name;
-  return program.unlisted_tests.at(number - 1 - program.sites.size());
+  return number == 0 ? "" : program.deciding_tests.at(number - 1);
 }
 
 TEST(DecidingTest, IsTheOneWhoseMarginIsThatOfTheFormula) {
@@ -125,6 +126,143 @@ TEST(DecidingTest, IsTheSameAloneAndAmongEqualInstances) {
     EXPECT_TRUE(MarginOn(executor, program, {x}) == margin);
     EXPECT_NE(margin.test, 0u);
   }
+}
+
+// One evaluation of a loop's predicate, which `write` makes of x, in f32.
+struct Told {
+  TerminationStep step;
+  std::string test;
+  double ulps() const { return step.margin.ulps; }
+  uint64_t Stopped(StopReason why) const { return step.reasons[static_cast<size_t>(why)]; }
+};
+
+Told ToldOf(const Shape& shape, const std::vector<double>& x,
+            const std::function<Var(Builder&, Var)>& write,
+            TestLevel level = TestLevel::kDecisions) {
+  Builder b("predicate");
+  b.program().level = level;
+  const Var state = b.State("x", shape);
+  const WhileOptions options{.site = "loop", .max_iter = 1, .cap_order = CapOrder::kCapFirst};
+  b.While(
+      options, {state}, {},
+      [&](const Vars& now, const Vars&) {
+        return LoopPredicate{write(b, now[0]), {}};
+      },
+      [](const Vars& now, const Vars&, const Vars&) { return now; });
+  b.SetNext({state});
+  const absl::StatusOr<Program> program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  auto lowered = Lower(*program, tests::PolicyOf({.preset = "f32"}), "", std::nullopt);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  const auto shared = std::make_shared<const NumericalProgram>(*std::move(lowered));
+  std::optional<Told> told;
+  for (const auto& executor : TestedExecutors()) {
+    Work work = tests::WorkOf(*shared, 1, 1);
+    Shape all = shape;
+    all.insert(all.begin(), 1);
+    Bind(work, InputKind::kState, "x", {tests::Doubles(x, all), true, false});
+    Kept kept;
+    const auto result = Engine(executor).Execute(std::move(work), kept);
+    EXPECT_TRUE(result.ok()) << result.status();
+    const TerminationStep step = kept.diagnostics.terminations.at(0).at(0);
+    EXPECT_TRUE(!told || step == told->step) << executor->name();
+    told = {step, NameOf(*shared, step.margin.test)};
+  }
+  return *told;
+}
+
+Var AllEqual(Builder& b, Var x, const std::vector<double>& y) {
+  const Shape shape = {static_cast<int64_t>(y.size())};
+  return b.Reduce(OpCode::kAll, b.Apply(OpCode::kEq, {x, b.IntegerArray(y, shape)}));
+}
+
+TEST(DecidingTest, AnElementOfAnOrderHangsOnTheClosestPairOfAll) {
+  // 1 and 1 + 2 ulps are neighbours; 100 is far from both, and first.
+  const auto first_is_100 = [](Builder& b, Var x) {
+    const Var order = b.Do(OpCode::kArgsort, {x}, {.axes = {0}});
+    return b.Apply(OpCode::kEq, {b.Reshape(b.Slice(order, {2}, {1}), {}), b.Integer(0)});
+  };
+  const Told told = ToldOf({3}, {100, 1 + 2 * kUlp, 1}, first_is_100);
+  EXPECT_EQ(std::abs(told.ulps()), 2);
+  EXPECT_EQ(told.test, "loop#1");  // computed for the loop
+}
+
+TEST(DecidingTest, APivotHangsOnThoseOfTheColumnsBefore) {
+  const auto write = [](Builder& b, Var x) {
+    return AllEqual(b, b.Do(OpCode::kLuPermutation, {x}), {0, 1, 2});
+  };
+  const Told told = ToldOf({3, 3}, {1 + 2 * kUlp, 0, 0, 1, 1, 0, 0, 0, 5}, write);
+  EXPECT_EQ(std::abs(told.ulps()), 2);
+  EXPECT_EQ(told.test, "loop#1");
+}
+
+TEST(DecidingTest, AnOrderHangsOnTheRealsThatItsIntegerKeysAreMadeOf) {
+  const auto write = [](Builder& b, Var x) {
+    const Var key = b.Convert(x, ElementType::kI32);
+    return AllEqual(b, b.Do(OpCode::kArgsort, {key, x}, {.axes = {0}}), {0, 1, 2});
+  };
+  // The first is half an ulp of 1 below 1; pairs are told apart by their keys.
+  const Told told = ToldOf({3}, {1 - kUlp / 2, 1.5, 2.5}, write);
+  EXPECT_EQ(told.Stopped(StopReason::kCounter), 0u);
+  EXPECT_EQ(told.Stopped(StopReason::kConverged), 1u);
+  EXPECT_EQ(std::abs(told.ulps()), 0.5);
+  EXPECT_EQ(told.test, "loop#1");  // that of the conversion; of the order: loop#2
+}
+
+TEST(DecidingTest, ATestOfNanIsCountedBehindAnIntegerAndInAnAny) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto any = [](Builder& b, Var x) {
+    return b.Reduce(OpCode::kAny, b.Apply(OpCode::kLt, {x, b.Literal(1, {2})}));
+  };
+  const Told of_any = ToldOf({2}, {nan, nan}, any);
+  EXPECT_EQ(of_any.step.nan_margins, of_any.step.checks);
+  EXPECT_EQ(of_any.Stopped(StopReason::kNonFinite), 1u);
+  const auto either = [](Builder& b, Var x) {
+    const Var never = b.Apply(OpCode::kEq, {b.StepIndex(), b.Integer(7)});
+    return b.Apply(OpCode::kOr, {never, b.Apply(OpCode::kLt, {x, b.Literal(1)})});
+  };
+  const Told of_or = ToldOf({}, {nan}, either);
+  EXPECT_EQ(of_or.step.nan_margins, of_or.step.checks);
+  EXPECT_EQ(of_or.Stopped(StopReason::kNonFinite), 1u);
+}
+
+TEST(DecidingTest, WhatHoldsOfIntegersAloneNeedsNoTestBesideIt) {
+  const auto write = [](Builder& b, Var x) {
+    const Var always = b.Apply(OpCode::kEq, {b.StepIndex(), b.Integer(0)});
+    return b.Apply(OpCode::kOr, {b.Apply(OpCode::kGt, {x, b.Literal(1)}), always});
+  };
+  // Both margins are infinite.
+  const Told told = ToldOf({}, {std::numeric_limits<double>::infinity()}, write);
+  EXPECT_EQ(told.Stopped(StopReason::kCounter), 1u);
+}
+
+TEST(DecidingTest, OfEqualMarginsTheFirstInTextIsNamedWhicheverOperandItIs) {
+  for (const TestLevel level : {TestLevel::kDecisions, TestLevel::kDeclared}) {
+    const auto write = [](Builder& b, Var x) {
+      Vars tests;
+      for (const char* name : {"one", "two"}) {
+        SiteScope scope(b, name);
+        tests.push_back(b.Apply(OpCode::kLt, {x, b.Literal(1.0)}));
+      }
+      return b.Apply(OpCode::kAnd, {tests[1], tests[0]});
+    };
+    const Told told = ToldOf({}, {1 - kUlp}, write, level);
+    EXPECT_EQ(told.test, "one");
+    // An ulp of 1, the larger of the two; 1 - kUlp is two ulps of its own below.
+    EXPECT_EQ(told.ulps(), -1);
+  }
+}
+
+TEST(DecidingTest, IsFiniteIsAsFarAsTheBoundOfItsFormat) {
+  const auto write = [](Builder& b, Var x) { return Not(b.Do(OpCode::kIsFinite, {x})); };
+  const double most = 0x1.fffffep127;
+  const Told told = ToldOf({}, {0x1.fffffap127}, write);
+  EXPECT_EQ(told.ulps(), -2);
+  EXPECT_EQ(told.step.margin.absolute, 0x1.fffffap127 - most);
+  EXPECT_EQ(ToldOf({}, {-most}, write).ulps(), 0);
+  EXPECT_EQ(ToldOf({}, {-std::numeric_limits<double>::infinity()}, write).ulps(),
+            std::numeric_limits<double>::infinity());
+  EXPECT_EQ(ToldOf({}, {std::numeric_limits<double>::quiet_NaN()}, write).step.nan_margins, 1u);
 }
 
 }  // namespace

@@ -527,5 +527,40 @@ TEST(Gradient, OfTheBallAtTheTimeOfImpactIsThePublishedOne) {
   EXPECT_NEAR(gradient(InputKind::kState, "y"), slopes["x0"].Number(), 1e-8);
 }
 
+// Of a = q b + y: the multiple of b is beyond the format, the quotient is not.
+TEST(Gradient, OfARemainderIsItsQuotientToTheTopOfEveryFormat) {
+  struct Case {
+    const char* preset;
+    OpCode code;
+    double a, b, quotient;
+  };
+  const std::vector<Case> cases = {{"f16_unsafe", OpCode::kMod, 50000, -40000, -2},
+                                   {"f16_unsafe", OpCode::kMod, 65504, -60000, -2},
+                                   {"f16_unsafe", OpCode::kRem, 65504, -60000, -1},
+                                   {"f16_unsafe", OpCode::kRem, 300, 1.5, 200},
+                                   {"f32", OpCode::kMod, 3.4e38, -2e38, -2},
+                                   {"f64", OpCode::kMod, 1.7e308, -1e308, -2},
+                                   {"f64", OpCode::kRem, 1.7e308, 1e308, 1}};
+  for (const Case& c : cases) {
+    Builder b("remainder");
+    const Var x = b.State("x", {});
+    const Var divisor = b.Param("b", {});
+    b.SetNext({b.Apply(c.code, {x, divisor})});
+    const auto program = b.Finish();
+    ASSERT_TRUE(program.ok()) << program.status();
+    sim::AdjointSpec spec;
+    spec.final_state = {true};
+    spec.wanted = {true, true};
+    auto lowered = sim::Lower(*program, tests::PolicyOf({.preset = c.preset}), "", spec);
+    ASSERT_TRUE(lowered.ok()) << lowered.status();
+    Work work = tests::WorkOf(*std::move(lowered), 1, 1);
+    tests::Bind(work, InputKind::kState, "x", tests::Shared({c.a}, {}));
+    tests::Bind(work, InputKind::kParam, "b", tests::Shared({c.b}, {}));
+    work.batch.cotangents.final_state = {{1.0}};
+    const WorkResult result = Done(work);
+    EXPECT_EQ(GradientAt(result, 1, 0), -c.quotient) << c.preset << " " << c.a << " " << c.b;
+  }
+}
+
 }  // namespace
 }  // namespace simgrad

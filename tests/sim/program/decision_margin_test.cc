@@ -60,35 +60,34 @@ TEST(DecisionMargin, WithoutAPredicateNothingIsBehindOneAndNoTestIsNumbered) {
   b.SetNext({Select(b.Event("event", x, Comparison::kLt, b.Literal(1.0)), x, -x)});
   EXPECT_TRUE(BehindPredicates(b.program()).empty());
   const DecidingTests tests = DecidingTestsOf(b.program(), SitesOf(b.program()));
-  EXPECT_TRUE(tests.unlisted.empty());
+  EXPECT_EQ(tests.names, std::vector<std::string>{"event"});
   EXPECT_EQ(tests.Of(x.id), 0u);
 }
 
-TEST(DecisionMargin, SitesAreNumberedFirstAndThenTheTestsWithoutOne) {
+TEST(DecisionMargin, TestsWithAndWithoutASiteAreNumberedInTextOrder) {
   Builder b("numbers");
   b.Label("line 7");
   WriteLoop(b);
-  const std::vector<Site> sites = SitesOf(b.program());
-  ASSERT_EQ(sites.size(), 2u);
-  const DecidingTests tests = DecidingTestsOf(b.program(), sites);
+  const DecidingTests tests = DecidingTestsOf(b.program(), SitesOf(b.program()));
   // `small` is computed for the site of the loop; `aside` decides nothing.
-  EXPECT_EQ(tests.unlisted, (std::vector<std::string>{"line 7", "loop", "line 7"}));
+  EXPECT_EQ(tests.names, (std::vector<std::string>{"line 7", "loop", "loop", "event", "line 7"}));
   std::string numbered;
   for (size_t i = 0; i < tests.of_value.size(); ++i) {
     const std::string& name = b.program().values[i].name;
     if (tests.of_value[i] == 0) continue;
     numbered += (name.empty() ? "event" : name) + std::to_string(tests.of_value[i]) + " ";
   }
-  EXPECT_EQ(numbered, "entering3 small4 event" + std::to_string(tests.Of("event")) + " turning5 ");
-  EXPECT_EQ(sites[tests.Of("event") - 1].name, "event");
+  EXPECT_EQ(numbered, "entering1 small3 event4 turning5 ");
+  EXPECT_EQ(tests.Of("loop"), 2u);
+  EXPECT_EQ(tests.Of("event"), 4u);
   EXPECT_EQ(tests.Of("aside"), 0u);
 }
 
 TEST(DecisionMargin, AnUnlistedTestWithoutSiteAndLineIsCalledByItsOperation) {
   Builder b("called");
   WriteLoop(b);
-  EXPECT_EQ(DecidingTestsOf(b.program(), SitesOf(b.program())).unlisted,
-            (std::vector<std::string>{"lt", "loop", "lt"}));
+  EXPECT_EQ(DecidingTestsOf(b.program(), SitesOf(b.program())).names,
+            (std::vector<std::string>{"lt", "loop", "loop", "event", "lt"}));
 }
 
 TEST(DecisionMargin, AChoiceHangsOnItsPairAndNotOnWhatWasChosen) {

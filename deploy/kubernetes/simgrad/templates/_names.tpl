@@ -9,6 +9,19 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the metrics have a Service of their own: that of the calls can be reached from outside of the cluster. */}}
+{{- define "simgrad.hasMetricsService" -}}
+{{- if has .Values.service.type (list "NodePort" "LoadBalancer") }}true{{ end -}}
+{{- end -}}
+
+{{- define "simgrad.metricsService" -}}
+{{- if include "simgrad.hasMetricsService" . -}}
+{{- printf "%s-metrics" (include "simgrad.fullname" . | trunc 55 | trimSuffix "-") -}}
+{{- else -}}
+{{- include "simgrad.fullname" . -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What selects our pods. The name is fixed: it becomes the job that the rules speak of. */}}
 {{- define "simgrad.selector" -}}
 app.kubernetes.io/name: simgrad

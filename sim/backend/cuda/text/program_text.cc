@@ -1,5 +1,6 @@
 // From a plan to the whole text of its kernels.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -89,6 +90,13 @@ plan::Records RecordsOf(const NumericalProgram& program, Recording recording) {
   return {.decides = records, .looks = Looks(program, recording), .ranges = records};
 }
 
+// Sums and products of non-negative sizes; what no tape can hold stays this much.
+constexpr int64_t kBeyondTapes = std::numeric_limits<int64_t>::max() / 4;
+int64_t Sum(int64_t a, int64_t b) { return std::min(a + b, kBeyondTapes); }
+int64_t Product(int64_t a, int64_t b) {
+  return a != 0 && b > kBeyondTapes / a ? kBeyondTapes : a * b;
+}
+
 // Bytes of the frames of a region's loops at their caps.
 int64_t LoopBytes(const plan::TapePlan& tape, const Region& region) {
   int64_t bytes = 0;
@@ -96,15 +104,16 @@ int64_t LoopBytes(const plan::TapePlan& tape, const Region& region) {
     if (op.code != OpCode::kWhile && op.code != OpCode::kFor) continue;
     const plan::FrameLayout* const frame = tape.Of(op.regions[0]);
     int64_t turn = frame == nullptr ? 0 : frame->bytes;
-    for (const Region& nested : op.regions) turn += LoopBytes(tape, nested);
-    bytes += turn * RunsAtCap(op) * std::max<int64_t>(op.attributes.elements, 1);
+    for (const Region& nested : op.regions) turn = Sum(turn, LoopBytes(tape, nested));
+    const int64_t runs = Product(RunsAtCap(op), std::max<int64_t>(op.attributes.elements, 1));
+    bytes = Sum(bytes, Product(turn, runs));
   }
   return bytes;
 }
 int64_t TapeUnits(const plan::TapePlan& tape, const Region& region) {
   constexpr int64_t kUnitBytes = 4;
   const plan::FrameLayout* const frame = tape.Of(region);
-  return ((frame == nullptr ? 0 : frame->bytes) + LoopBytes(tape, region)) / kUnitBytes;
+  return Sum(frame == nullptr ? 0 : frame->bytes, LoopBytes(tape, region)) / kUnitBytes;
 }
 
 class ProgramText {

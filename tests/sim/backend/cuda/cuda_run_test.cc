@@ -225,6 +225,60 @@ TEST(CudaRunTest, ARangeWhoseTapeWouldBeLongerThanItsPositionsIsRefused) {
   EXPECT_NE(std::string(status.message()).find("steps 10 to 11"), std::string::npos) << status;
 }
 
+// Loops in loops of 10^6 turns, each of which keeps an array.
+sim::Var Turned(sim::Builder& b, sim::Var x, int depth) {
+  return b.For(100, {x}, [&](sim::Var, const sim::Vars& now) {
+    return sim::Vars{depth == 1 ? now[0] * now[0] : Turned(b, now[0], depth - 1)};
+  })[0];
+}
+
+// In a branch that is not taken.
+sim::Var NotTurned(sim::Builder& b, sim::Var x) {
+  return b.Cond(b.Integer(0), {x},
+                {[](const sim::Vars& now) { return now; },
+                 [&](const sim::Vars& now) { return sim::Vars{Turned(b, now[0], 3)}; }})[0];
+}
+
+TEST(CudaRunTest, ATapeOfTheTerminalCostOrOfInitialThatIsTooLongIsRefused) {
+  for (const bool of_initial : {false, true}) {
+    sim::Builder b("turned");
+    const sim::Var x = b.State("x", {8000});
+    b.SetNext({x + x});
+    if (of_initial) b.SetInitial([&] { return sim::Vars{NotTurned(b, x)}; });
+    b.AddObjective("end", nullptr, [&](const sim::Vars& states, const sim::Vars&) {
+      return b.Reduce(sim::OpCode::kSum, of_initial ? states[0] : NotTurned(b, states[0]));
+    });
+    auto program = LowerForGradient(*b.Finish(), PolicyOf({.preset = "f32"}), "end");
+    ASSERT_TRUE(program.ok()) << program.status();
+    sim::Work work = WorkOf(*std::move(program), 3, 2);
+    Bind(work, sim::InputKind::kState, "x", Shared(std::vector<double>(8000, 1.0), {8000}));
+    const absl::Status status = RunOn(MakeHostShimDevice(), work).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    auto run = sim::MakeCudaExecutor(MakeHostShimDevice())->Create(work.batch, sim::RunOptions{});
+    ASSERT_TRUE(run.ok()) << run.status();
+    ASSERT_TRUE((*run)->Start().ok());
+    ASSERT_TRUE((*run)->Forward(0, 2).ok());
+    ASSERT_TRUE((*run)->Finish().ok());
+    const absl::Status told = (*run)->StartAdjoint(1.0, {});
+    EXPECT_EQ(told.code(), absl::StatusCode::kResourceExhausted);
+    const std::string which = of_initial ? "`initial`" : "the terminal cost";
+    EXPECT_NE(told.message().find("the record of " + which), std::string::npos) << told;
+  }
+}
+
+// Before the reversal starts, as when the engine looks whether it has room for it.
+TEST(CudaRunTest, TheTapeIsThatOfAllBlocksAlsoBeforeTheReversal) {
+  auto run = sim::MakeCudaExecutor(MakeHostShimDevice(), {.block = 1, .grid = 7})
+                 ->Create(GradientWork().batch, sim::RunOptions{});
+  ASSERT_TRUE(run.ok()) << run.status();
+  ASSERT_TRUE((*run)->Start().ok());
+  ASSERT_TRUE((*run)->Forward(0, 12).ok());
+  ASSERT_TRUE((*run)->Finish().ok());
+  const int64_t before = (*run)->AdjointBytes(0, 12);
+  ASSERT_TRUE((*run)->StartAdjoint(1.0, {}).ok());
+  EXPECT_EQ((*run)->AdjointBytes(0, 12), before);
+}
+
 TEST(CudaExecutorTest, RunsGoToTheDeviceWithTheFewest) {
   const std::vector<std::shared_ptr<sim::cuda::Device>> devices = {MakeHostShimDevice(),
                                                                    MakeHostShimDevice()};

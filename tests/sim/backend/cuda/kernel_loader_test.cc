@@ -66,6 +66,7 @@ class Compiler {
     const std::string image = text + (best ? ", best" : ", least");
     ++compiled_[image];
     changed_.notify_all();
+    if (best && text == "stubborn") return absl::InternalError("ptxas died");
     return image;
   }
 
@@ -140,6 +141,18 @@ TEST_F(KernelLoaderTest, TheBestIsMadeOnceHoweverOftenItIsAskedFor) {
   EXPECT_EQ(ImageOf(loader.Load("other", KernelChoice::kSoonest)), "other, least");
   compiler_.WaitFor("other, best");
   EXPECT_EQ(compiler_.compiled().at("text, best"), 1);
+}
+
+TEST_F(KernelLoaderTest, WhatCannotBeImprovedIsTriedOnce) {
+  KernelLoader loader(compiler_.Tools(), "", kMuch);
+  compiler_.LetBestFinish();
+  for (const std::string other : {"one", "two", "three"}) {
+    EXPECT_EQ(ImageOf(loader.Load("stubborn", KernelChoice::kSoonest)), "stubborn, least");
+    // Comes behind it.
+    EXPECT_EQ(ImageOf(loader.Load(other, KernelChoice::kSoonest)), other + ", least");
+    compiler_.WaitFor(other + ", best");
+  }
+  EXPECT_EQ(compiler_.compiled().at("stubborn, best"), 1);
 }
 
 TEST_F(KernelLoaderTest, WhatFindsNoRoomToBeImprovedIsImprovedWhenItIsUsedAgain) {
