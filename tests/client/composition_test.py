@@ -71,6 +71,23 @@ def test_what_the_controller_reads_is_computed_before_it_and_the_rest_stays_in_o
     assert [x for x in rest if x[0] != line] == [x for x in plain if x[0] != line]
 
 
+def test_a_controller_reads_the_step_of_a_world_that_does_not():
+    @sg.controller
+    def timed(angle, step, gain: sg.Param = 1.0):
+        return gain * angle * step
+
+    kinds = lambda world: [i.kind for i in world.program.inputs]
+    closed = sg.compose(pendulum, timed, control="torque")
+    assert kinds(closed).count(program_pb2.INPUT_KIND_STEP) == 1 and inputs(closed, program_pb2.INPUT_KIND_STEP) == ["step"]
+    assert kinds(sg.compose(closed, timed_wind)).count(program_pb2.INPUT_KIND_STEP) == 1
+    assert program_pb2.INPUT_KIND_STEP not in kinds(sg.compose(pendulum, feedback, control="torque"))
+
+
+@sg.controller
+def timed_wind(step):
+    return 0.1 * step
+
+
 def test_a_control_inside_loops_and_branches_is_replaced():
     @sg.world
     def looped(x: sg.State, u: sg.Control = 0.0):

@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
+import simgrad as sg
 from simgrad import numpy_table
 from simgrad.constants import element_of
 from simgrad.program import ProgramBuilder
@@ -120,9 +121,9 @@ def test_computed_indices_gather(b):
 
 
 def test_what_numpy_asks_of_a_value_is_no_site(b):
-    """isnan and isinf compare nothing, and indices are compared as integers."""
+    """They compare no reals, and indices are compared as integers."""
     x, i = b.state("x", (4, 5)), b.state("i", (3,), ELEMENT_TYPE_I32)
-    np.isnan(x), np.isinf(x), x.at[i, i].add(1.0)
+    np.isnan(x), np.isinf(x), x.at[i, i].add(1.0), np.log10(x), np.ldexp(x, i[0]), divmod(x, 0.1)
     assert not [op for op in b.program.step.ops if op.decision_site]
 
 
@@ -208,6 +209,19 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: x.clip(0, min=1), ValueError, "not both"),
         (lambda x, i, c: 2**i, TypeError, r"x.astype\(float\) \*\* y"),
         (lambda x, i, c: np.tril(x[0, 0]), ValueError, "at least one axis"),
+        (lambda x, i, c: x[..., ...], IndexError, "one ellipsis"),
+        (lambda x, i, c: x.at[..., 0, ...].set(1.0), IndexError, "one ellipsis"),
+        (lambda x, i, c: np.ldexp(x, 2.5), TypeError, "np.ldexp by 2.5: whole numbers"),
+        (lambda x, i, c: np.ldexp(x, x), TypeError, "np.ldexp by reals: whole numbers"),
+        (lambda x, i, c: x * 10**30, TypeError, f"{10**30} is too large for an integer of 64 bits; write a float"),
+        (lambda x, i, c: x + [1, 10**400, 2, 3, 4], TypeError, "an integer of 1329 bits is too large"),
+        (lambda x, i, c: sg.while_loop(lambda z: z, x, until=lambda z: z.sum(), max_iter=3), TypeError, "`until` returns a bool"),
+        (lambda x, i, c: sg.fixed_point(lambda n: n // 2, i, tol=0.1, max_iter=3), TypeError, r"take reals, not i32\[\]"),
+        (lambda x, i, c: sg.fixed_point(lambda z: z, x, tol=[0.1], max_iter=3), TypeError, r"tol is one number, not \[0.1\]"),
+        (lambda x, i, c: sg.fixed_point(lambda z: z, x, tol="a", max_iter=3), TypeError, "tol is one number, not 'a'"),
+        (lambda x, i, c: sg.fixed_point(lambda z: z, x, tol=np.nan, max_iter=3), ValueError, "tol nan: a finite number"),
+        (lambda x, i, c: sg.fixed_point(lambda z: z, x, tol=x, max_iter=3), TypeError, r"tol is one real, not real\[4,5\]"),
+        (lambda x, i, c: sg.root(lambda z: z, x, tol="a", max_iter=3), TypeError, "tol is one number, not 'a'"),
     ],
 )
 def test_what_cannot_be_is_told_with_its_line(b, wrong, error, words):

@@ -226,6 +226,52 @@ def test_loops_and_branches_say_how_often_and_which():
 
 
 
+def test_a_name_is_observed_once_and_is_that_of_no_state():
+    def of(*names):
+        @sg.world
+        def step(x: sg.State):
+            for name in names:
+                sg.observe(name, 2 * x)
+            return x
+
+        return step
+
+    assert [e.name for e in of("a", "b").program.exports] == ["a", "b"]
+    with pytest.raises(ValueError, match=r"^refusals_test.py:\d+: observe\('a'\): another observable has this name"):
+        of("a", "a").program
+    with pytest.raises(ValueError, match=r"^refusals_test.py:\d+: observe\('x'\): a state has this name"):
+        of("x").program
+
+
+def test_a_step_that_returns_nothing_is_told_with_its_line():
+    @sg.world
+    def step(x: sg.State):
+        x + 1.0
+
+    with pytest.raises(TypeError, match=r"^refusals_test.py:\d+: step returns the next value of x"):
+        step.program
+
+
+@pytest.mark.parametrize(
+    "vector, words",
+    [
+        (5, "vector: directions by group and name, .* not 5"),
+        ({"params": 5}, r"vector\['params'\]: directions by name, .* not 5"),
+        ({"params": {"k": "a"}}, r"vector\['params'\]\['k'\]: numbers, not 'a'"),
+    ],
+)
+def test_a_vector_that_is_none_is_refused_by_what_it_lacks(vector, words):
+    with sg.Client("localhost:1") as client, pytest.raises(TypeError, match=words):
+        client.hessian_vector(sg.World("w"), vector, steps=1, params={"k": 1.0})
+
+
+def test_runs_are_counted_and_a_target_is_text():
+    with sg.Client("localhost:1") as client, pytest.raises(TypeError, match="runs is a whole number, not 2.5"):
+        client.sensitivity(sg.World("w"), steps=1, runs=2.5)
+    with pytest.raises(TypeError, match='target is text, "host:port", not 8001'):
+        sg.Client(8001)
+
+
 def test_a_function_without_a_name_makes_a_world_with_one_and_no_objective():
     world = sg.world(x=sg.State)(lambda x: x)
     assert world.to_proto().program.name == "world"

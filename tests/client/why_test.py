@@ -22,7 +22,7 @@ from simgrad.why.fork import Fork, Forks, Side, first_step
 from simgrad.why.sensitivity import DIGITS, significant_digits
 from simgrad.why.sentence import Sentence, sentences, ulps
 from simgrad.why.split import parts_of
-from simgrad.why.tune import cheaper
+from simgrad.why.tune import Knob, cheaper, knobs_of
 from simgrad.why.variants import (
     ROLES,
     name_of,
@@ -294,6 +294,14 @@ def test_cheaper_formats_are_those_of_fewer_bits_the_fewest_first():
     formats = ("f64", "f32", "f16", "bf16", "e4m3")
     assert cheaper(formats, "f64") == ["e4m3", "f16", "bf16", "f32"]
     assert cheaper(formats, "f16") == ["e4m3"] and cheaper(formats, "e4m3") == []
+
+
+def test_roles_and_sites_are_named_by_one_name_or_by_several():
+    source = sg.worlds.kinetics("robertson").program
+    one = [Knob("role", "dynamics"), Knob("site", "newton")]
+    assert knobs_of(source, "dynamics", "newton") == knobs_of(source, ["dynamics"], iter(["newton"])) == one
+    with pytest.raises(TypeError, match="roles: names of roles, not 5"):
+        knobs_of(source, 5, None)
 
 
 def rects(text):

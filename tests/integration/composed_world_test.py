@@ -53,6 +53,17 @@ def arguments(**params):
     return dict(steps=STEPS, policy="f64", initial=START, params={"gain": GAIN, **params})
 
 
+def test_a_controller_counts_the_steps(client):
+    @sg.controller
+    def timed(v, step):
+        return 0.1 * step - v
+
+    closed = sg.compose(spring, timed, control="push")
+    r = client.rollout(closed, steps=4, policy="f64", initial=START, record=["push", "v"])
+    before = r.trajectory["v"][:, :-1]
+    np.testing.assert_array_equal(r.trajectory["push"][:, :4], 0.1 * np.arange(4.0)[:, None] - before)
+
+
 @pytest.mark.parametrize("objective", ["end", "effort"])
 def test_it_moves_and_costs_as_the_loop_by_hand(client, objective):
     closed = sg.compose(spring, law, control="push")

@@ -198,6 +198,8 @@ CASES = {
     + np.gradient(y)
     + np.trapezoid(x, dx=0.5)[:, None]
     + np.trapezoid(y, x[0]),
+    "gradients in the order of the axes": lambda x, y, a, k, i: np.gradient(x, 0.5, 2.0, axis=(1, 0))[0]
+    + np.gradient(x, axis=(-1, 0))[1],
     "running products": lambda x, y, a, k, i: np.cumprod(x, axis=1)
     + x.cumprod()[-1]
     + np.maximum.accumulate(x, axis=1)
@@ -235,6 +237,18 @@ CASES = {
     "looked up": lambda x, y, a, k, i: np.searchsorted(np.sort(y), x)
     + np.searchsorted(np.array([0.5, 1.0]), y, side="right")
     + np.interp(x, np.array([-1.5, 0.0, 1.0, 1.6]), y),
+    "looked up, NaN": lambda x, y, a, k, i: np.searchsorted(np.sort(y), np.log(x))
+    + np.searchsorted(np.sort(np.log(x[0])), np.array([0.1, -5.0, np.inf, 0.0]))
+    + np.searchsorted(np.sort(np.log(x[0])), np.log(x), "right")
+    + np.searchsorted(k[2:] * 0, np.log(x)),
+    "looked up at the points": lambda x, y, a, k, i: np.interp([-1.0, 0.0, 1.0, 2.0], k * 0 + [-1.0, 0.0, 1.0, 2.0], y)
+    + np.interp(i - 1.0, [-1.0, 0.0, 1.0], y[:3])
+    + np.nan_to_num(np.interp(i - 1.0, [-1.0, 0.0, 1.0], ENDS[:3] * y[:3]), posinf=2, neginf=3),
+    "quotients and remainders": lambda x, y, a, k, i: divmod(x, y)[0] * 10
+    + divmod(-x, y)[1]
+    + divmod(1.0, y)[0]
+    + sum(divmod(k, 3))
+    + sum(divmod(7, i + 1)),
     "polynomials": lambda x, y, a, k, i: np.polyval([1.0, -2.0, 0.5], x) + np.polyval(y, x),
     "determinants": lambda x, y, a, k, i: np.linalg.det(a[::-1])
     + np.linalg.det(a[:3, 1:])
@@ -474,6 +488,106 @@ def test_functions_of_several_operations_stay_in_a_small_format(client):
         np.testing.assert_allclose(r.trajectory[name][0, 0], numbers, rtol=3e-7, atol=1e-30, err_msg=name)
 
 
+def same_bits(ours, theirs):
+    """Whether numbers are the same, NaN of any bits."""
+    known = ~np.isnan(theirs)
+    np.testing.assert_array_equal(np.isnan(ours), ~known)
+    np.testing.assert_array_equal(ours[known].view(np.int64), theirs[known].view(np.int64))
+
+
+def elementwise(client, function, *arrays, policy="f64"):
+    """What a server makes of `function`, a list of arrays, and the names of the sites that it has."""
+    dtypes = {"f": "real", "i": "i32"}
+
+    @sg.world(**{f"x{n}": sg.State(*a.shape, dtype=dtypes[a.dtype.kind]) for n, a in enumerate(arrays)})
+    def step(**given):
+        made = function(*given.values())
+        made = made if isinstance(made, tuple) else (made,)
+        for n, x in enumerate(made):
+            sg.observe(f"y{n}", x)
+        return {}
+
+    names = [e.name for e in step.program.exports]
+    given = {f"x{n}": a for n, a in enumerate(arrays)}
+    r = client.rollout(step, steps=1, policy=policy, initial=given, record=names)
+    return [r.trajectory[name][0, 0] for name in names], [*r.events, *r.sites]
+
+
+@pytest.mark.parametrize(
+    "policy, least, most", [("f64", -307, 308), ("f32", -37, 38), ("bf16_unsafe", -37, 38), ("f16_unsafe", -4, 4)]
+)
+def test_the_decimal_logarithm_of_a_power_of_ten_is_whole(client, policy, least, most):
+    whole = np.arange(least, most + 1)
+    powers = np.array([float(f"1e{k}") for k in whole])
+    [made], sites = elementwise(client, np.log10, powers, policy=policy)
+    np.testing.assert_array_equal(made, whole)
+    assert not sites
+
+
+def test_decimal_logarithms_beside_powers_of_ten_lie_on_their_side(client):
+    powers = np.array([float(f"1e{k}") for k in range(-307, 308)])
+    rng = np.random.default_rng(3)
+    others = 10.0 ** rng.uniform(-300, 300, 1000)
+    ends = np.array([0.0, -0.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, 3e-310])
+    x = np.concatenate([np.nextafter(powers, np.inf), np.nextafter(powers, 0), others, ends])
+    [made], _ = elementwise(client, np.log10, x)
+    with np.errstate(all="ignore"):
+        expected = np.log10(x)
+    np.testing.assert_array_equal(np.floor(made)[:615], np.floor(expected)[:615])
+    # 1.004 u of log, 0.85 u of the rounded log(10) and u of the quotient are below 3 ulps; NumPy has one more.
+    finite = np.isfinite(expected)
+    apart = abs(made[finite] - expected[finite])
+    assert (apart <= 4 * np.spacing(abs(expected[finite]))).all()
+    np.testing.assert_array_equal(made[~finite], expected[~finite])
+
+
+@pytest.mark.parametrize("policy, dtype, most", [("f64", np.float64, 2200), ("f32", np.float32, 300), ("f16_unsafe", np.float16, 45)])
+def test_scaling_by_a_power_of_two_rounds_once_and_leaves_no_format_between(client, policy, dtype, most):
+    rng = np.random.default_rng(5)
+    x = (rng.normal(size=2000) * 2.0 ** rng.integers(-most // 3, most // 3, 2000)).astype(dtype)
+    n = rng.integers(-most, most, 2000).astype(np.int32)
+    least, largest = np.nextafter(dtype(0), dtype(1)), np.finfo(dtype).max
+    span = int(np.log2(largest.astype(float)) - np.log2(least.astype(float)))
+    x[:8] = [0, -0.0, np.inf, -np.inf, np.nan, least, largest, 0]
+    n[:8] = [2**31 - 1, -(2**31), -(2**31), 2**31 - 1, 5, span, -span, -most]
+    [made], sites = elementwise(client, np.ldexp, x.astype(float), n, policy=policy)
+    with np.errstate(over="ignore", under="ignore"):
+        expected = np.ldexp(x, n)
+    same_bits(made.astype(float), expected.astype(float))
+    assert not sites
+
+
+def test_known_and_wide_exponents_are_held(client):
+    x = np.array([1.5, 3.0, 0.0, 2.0])
+
+    def scaled(x, n):
+        return np.ldexp(x, [2**40, -5, 2**62, -(2**40)]), np.ldexp(x, n.astype(np.int64) * 2**33), np.ldexp(1.0, n), np.ldexp(x, 3)
+
+    n = np.array([1, 0, -1, -3], np.int32)
+    made, _ = elementwise(client, scaled, x, n)
+    expected = [[np.inf, 3 / 32, 0, 0], [np.inf, 3, 0, 0], [2, 1, 0.5, 0.125], 8 * x]
+    np.testing.assert_array_equal(made, expected)
+
+
+def test_a_quotient_goes_with_its_remainder_as_in_numpy(client):
+    rng = np.random.default_rng(6)
+    x = np.concatenate([[1.0, -1.0, 5.0, -5.0, np.inf, np.nan, 3.0, -3.0, 0.0, 1e300], rng.normal(size=2000) * 10.0 ** rng.uniform(-3, 6, 2000)])
+    y = np.concatenate([[0.1, 0.1, np.inf, np.inf, 2.0, 2.0, 0.0, 0.0, 0.0, 7.0], rng.normal(size=2000)])
+    decimals = np.round(rng.normal(size=(2, 1000)) * 30) / 10
+    x, y = np.append(x, decimals[0]), np.append(y, decimals[1])
+    # The sign of a zero quotient of a zero is not NumPy's.
+    x, y = x[x != 0], y[x != 0]
+    [quotient, remainder, other], sites = elementwise(client, lambda x, y: (*divmod(x, y), np.divmod(x, y)[0]), x, y)
+    with np.errstate(all="ignore"):
+        expected = np.divmod(x, y)
+    same_bits(quotient, expected[0])
+    same_bits(remainder, expected[1])
+    same_bits(other, expected[0])
+    assert not sites
+    [plain], _ = elementwise(client, lambda x, y: x // y, x[:2], y[:2])
+    np.testing.assert_array_equal(plain, [10, -10])
+
+
 @pytest.mark.parametrize(
     "function, at, slopes",
     [
@@ -484,6 +598,13 @@ def test_functions_of_several_operations_stay_in_a_small_format(client):
         (lambda x: np.logaddexp(x, x), [-np.inf, 2.0], [1, 1]),
         (lambda x: np.logaddexp2(x, 1.0), [-np.inf, 1.0], [0, 0.5]),
         (lambda x: np.modf(x)[0], [np.inf, 1.5], [0, 1]),
+        (np.log10, [10.0, 2.0, 1e-300, 1e300], np.array([0.1, 0.5, 1e300, 1e-300]) / np.log(10)),
+        (lambda x: np.ldexp(x, [3, -1000, 900, 2000]), [1.0, 2.0, 0.0, 1e-300], [8, 2.0**-1000, 2.0**900, np.inf]),
+        (lambda x: divmod(x, 2.0)[0] + divmod(x, 2.0)[1], [7.0, -7.0], [1, 1]),
+        (lambda x: np.interp(x, [-1.0, 0.0, 1.0], [3.0, 1.0, 2.0]), [-2.0, -0.5, 0.0, 0.5, 2.0], [0, -2, 1, 1, 0]),
+        # The first place is multiplied by x[0], x[2] = 0 and x[3], the second by x[1].
+        (lambda x: np.array([10.0, 1.0]) * np.ones_like(x[:2]).at[[0, 1, 0, 0]].mul(x), [2.0, 7.0, 0.0, 5.0], [0, 1, 100, 0]),
+        (lambda x: x.at[[2, 0, 2]].mul([3.0, 4.0, 5.0]), [1.0, 1.0, 1.0], [4, 1, 15]),
         (lambda x: x**0 + x, [0.0, 2.0], [1, 1]),
         (np.linalg.det, np.arange(9.0).reshape(3, 3), [[-3, 6, -3], [6, -12, 6], [-3, 6, -3]]),
         (np.linalg.det, [[1.0, 1.0], [1.0, 1.0]], [[1, -1], [-1, 1]]),

@@ -77,6 +77,8 @@ class Client:
         upload: str | bool | int = "auto",
         retry: Retry | bool = True,
     ):
+        if not isinstance(target, str):
+            raise TypeError(f'target is text, "host:port", not {target!r}')
         if load_balancing not in ("pick_first", "round_robin"):
             raise ValueError(f"load_balancing {load_balancing!r}: one of pick_first, round_robin")
         calls = Calls(
@@ -604,8 +606,8 @@ class Client:
         keep: float = 0.99,
         formats: Sequence[str] = ("f64", "f32", "bf16"),
         reference: Policy | str = "f64",
-        roles: Sequence[str] | None = None,
-        sites: Sequence[str] | None = None,
+        roles: Iterable[str] | None = None,
+        sites: Iterable[str] | None = None,
         cost: Mapping[str, float] | None = None,
         progress: bool | ProgressCallback = False,
         timeout: float | None = None,
@@ -623,8 +625,8 @@ class Client:
         Args:
           formats: from which is chosen; the first is that with which every role and site begins.
           reference: the policy whose paths and gradients are right.
-          roles, sites: which may be lowered; None: all that the world's operations name. The others
-            stay as in `reference`.
+          roles, sites: which may be lowered, one name or several; None: all that the world's operations
+            name. The others stay as in `reference`.
           cost: by role or site; 1 where none is given.
           progress, timeout, arguments: as for `compare`.
         Cost: a gradient of half the instances for each policy tried: at least one for each role and site,

@@ -184,7 +184,7 @@ def _readable(b: ContinuedBuilder, replaced: set[str], reached: set[int]) -> Rea
             refused[name] = "two inputs or observables have this name"
         else:
             values[name] = Expression(b, value)
-    return Readable(values, list(states), refused)
+    return Readable(values, list(states), refused, b.step)
 
 
 _COMPUTED = "it is what a controller computes"

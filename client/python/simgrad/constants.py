@@ -83,8 +83,16 @@ def constant(x: Any) -> np.ndarray:
     """x as an array of bools, integers or f64. Raises TypeError for what is no number."""
     array = np.asarray(x)
     if array.dtype.kind not in "biuf":
+        for n in array.flat if array.dtype == object else ():
+            if isinstance(n, int) and not -(2**63) <= n < 2**64:
+                raise TypeError(f"{_short(n)} is too large for an integer of 64 bits; write a float, such as 1e30")
         raise TypeError(f"{x!r} is neither a number, an array of numbers nor a value of the world")
     return array
+
+
+def _short(n: int) -> str:
+    """The digits of an integer, of a long one how many bits it has."""
+    return str(n) if n.bit_length() < 128 else f"an integer of {n.bit_length()} bits"
 
 
 def is_weak(x: Any) -> bool:

@@ -18,15 +18,24 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Readable(Mapping[str, Expression]):
-    """The values that a controller may read, by name: states, inputs, and observables that no control reaches.
+    """The values that a controller may read, by name: states, inputs, observables that no control reaches, and `step`.
 
+    Args:
+      step: makes the number of the step, for a world that does not read it.
     Attributes:
       states: names of the real states, in their order. taken: names that have been read.
     """
 
-    def __init__(self, values: Mapping[str, Expression], states: list[str], refused: Mapping[str, str]):
+    def __init__(
+        self,
+        values: Mapping[str, Expression],
+        states: list[str],
+        refused: Mapping[str, str],
+        step: Callable[[], Expression],
+    ):
         self._values = dict(values)
         self._refused = refused
+        self._step = step
         self.states = [n for n in states if self._values[n].element == ELEMENT_TYPE_REAL]
         self.taken: set[str] = set()
 
@@ -34,6 +43,8 @@ class Readable(Mapping[str, Expression]):
         """Raises ValueError for what is not there, or cannot be read."""
         if name in self._refused:
             raise ValueError(f"a controller cannot read {name}: {self._refused[name]}")
+        if name == "step" and name not in self._values:
+            self._values[name] = self._step()
         if name not in self._values:
             raise ValueError(f"the world has no {name} to read; it has {', '.join(sorted(self))}")
         self.taken.add(name)

@@ -103,7 +103,10 @@ class Expression:
         return self.builder.apply("mod", other, self)
 
     def __divmod__(self, other: Any) -> "tuple[Expression, Expression]":
-        return self // other, self % other
+        return numpy_functions.divide_with_remainder(self.builder, self, other)
+
+    def __rdivmod__(self, other: Any) -> "tuple[Expression, Expression]":
+        return numpy_functions.divide_with_remainder(self.builder, other, self)
 
     def __pow__(self, other: Any) -> "Expression":
         return numpy_functions.power(self.builder, self, other)

@@ -16,7 +16,9 @@ import numpy as np
 
 from simgrad.expression import Expression
 from simgrad.numpy_functions import builder_of
+from simgrad.operation_writer import type_text
 from simgrad.program import ProgramBuilder
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
 
 _WRITTEN: contextvars.ContextVar[ProgramBuilder | None] = contextvars.ContextVar(
     "simgrad_written", default=None
@@ -112,10 +114,17 @@ def while_loop(
     """
     b = builder(start)
     values = _listed(start)
+
+    def stops(*carried: Expression) -> Any:
+        stop = until(*carried)
+        if not isinstance(stop, (list, tuple)) and (value := b.value(stop)).element != ELEMENT_TYPE_BOOL:
+            raise TypeError(f"{b.here()}`until` returns a bool, as lambda x: abs(x) < 1e-9, not {value!r}")
+        return stop
+
     made, _, _ = b.while_loop(
         site or _site_of(body),
         values,
-        lambda *carried: until(*carried),
+        stops,
         lambda carried, exports: body(*carried),
         max_iter=max_iter,
         cap_first=cap_first,
@@ -138,7 +147,12 @@ def fixed_point(
     """
     b = builder(start)
     values = [b.value(x) for x in _listed(start)]
-    count = len(values)
+    if all(x.element != ELEMENT_TYPE_REAL for x in values):
+        raise TypeError(
+            f"{b.here()}sg.fixed_point and sg.root take reals, not {', '.join(map(type_text, values)) or 'nothing'}: "
+            "x.astype(float); sg.while_loop iterates over integers"
+        )
+    count, tol = len(values), _tolerance(b, tol)
 
     def body(carried: Sequence[Expression], exports: Sequence[Expression]) -> list[Any]:
         before = carried[:count]
@@ -454,6 +468,20 @@ def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
 def _site_of(body: Callable[..., Any]) -> str:
     name = getattr(body, "__name__", "")
     return name if name.isidentifier() and name.isascii() else "loop"
+
+
+def _tolerance(b: ProgramBuilder, tol: Any) -> float | Expression:
+    """A tolerance: a real scalar of the world, or a number. Raises TypeError or ValueError for anything else."""
+    if isinstance(tol, Expression):
+        if tol.shape or tol.element != ELEMENT_TYPE_REAL:
+            raise TypeError(f"{b.here()}tol is one real, not {type_text(tol)}")
+        return tol
+    known = np.asarray(tol)
+    if known.dtype.kind not in "iuf" or known.shape:
+        raise TypeError(f"{b.here()}tol is one number, not {tol!r}")
+    if not np.isfinite(known):
+        raise ValueError(f"{b.here()}tol {tol!r}: a finite number")
+    return float(known)
 
 
 def _largest(x: Expression) -> Expression:

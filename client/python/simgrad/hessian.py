@@ -82,13 +82,21 @@ def _with_defaults(
     return {**(given or {}), **{name: defaults[name] for name in moved}} if moved else given
 
 
+def _check_groups(vector: Any) -> None:
+    """Raises TypeError or ValueError for what is no vector by group and name."""
+    if not isinstance(vector, Mapping):
+        raise TypeError(f'vector: directions by group and name, as {{"params": {{"k": 1.0}}}}, not {vector!r}')
+    for group, directions in vector.items():
+        if group not in GROUPS:
+            raise ValueError(f"vector[{group!r}]: one of {', '.join(GROUPS)}")
+        if not isinstance(directions, Mapping):
+            raise TypeError(f'vector[{group!r}]: directions by name, as {{"k": 1.0}}, not {directions!r}')
+
+
 def _directions(
     inputs: Mapping[str, Arrays | None], vector: Mapping[str, Arrays]
 ) -> dict[str, dict[str, np.ndarray]]:
     """The vector as f64, checked against what is sent."""
-    unknown = sorted(set(vector) - set(GROUPS))
-    if unknown:
-        raise ValueError(f"vector[{unknown[0]!r}]: one of {', '.join(GROUPS)}")
     directions: dict[str, dict[str, np.ndarray]] = {}
     for group, arrays in vector.items():
         sent = inputs[group] or {}
@@ -99,7 +107,10 @@ def _directions(
             if isinstance(value, Bits):
                 raise TypeError(f"{group}[{name!r}]: bits cannot be moved; send numbers")
             shape = np.shape(value.array if isinstance(value, PerStep) else value)
-            moved = np.asarray(direction, np.float64)
+            try:
+                moved = np.asarray(direction, np.float64)
+            except (TypeError, ValueError):
+                raise TypeError(f"vector[{group!r}][{name!r}]: numbers, not {direction!r}") from None
             if moved.shape != shape:
                 raise ValueError(
                     f"vector[{group!r}][{name!r}] has shape {moved.shape}, the input {shape}"
@@ -220,6 +231,7 @@ def hessian_vector(
         raise ValueError(f"step {step}: must be finite and above 0")
     if not isinstance(options.get("objective") or "", str):
         raise TypeError("objective: hessian_vector is of one objective; call it for each")
+    _check_groups(vector)
     inputs = {group: _with_defaults(world, group, arrays, vector) for group, arrays in inputs.items()}
     directions = _directions(inputs, vector)
     asked = options.pop("path", False)

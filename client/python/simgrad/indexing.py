@@ -62,6 +62,11 @@ class Places:
         return self._written("add", y)
 
     def mul(self, y: Any) -> "Expression":
+        """x[key] *= y; places may stand several times, and are multiplied in their order.
+
+        The gradient is right for known places, and for computed ones that are distinct: that of `scatter` takes each
+        factor for the only one of its place.
+        """
         return self._written("mul", y)
 
     def min(self, y: Any) -> "Expression":
@@ -91,11 +96,26 @@ class Places:
         self, combine: str, y: "Expression", numbers: Any, shape: tuple[int, ...], bounds: str
     ) -> "Expression":
         x, b = self._x, self._x.builder
-        updates = b.broadcast_to(y, shape).reshape(-1)
-        flat = b.scatter(
-            x.reshape(-1), numbers, updates, axes=0, bounds=bounds, combine=combine
-        )
+        updates, flat = b.broadcast_to(y, shape).reshape(-1), x.reshape(-1)
+        turns = _turns(numbers) if combine == "mul" and not _is_value(numbers) else []
+        if len(turns) > 1:
+            for turn in turns:
+                part = b.gather(updates, turn, axes=0)
+                flat = b.scatter(flat, numbers[turn], part, axes=0, bounds=bounds, combine=combine)
+        else:
+            flat = b.scatter(flat, numbers, updates, axes=0, bounds=bounds, combine=combine)
         return flat.reshape(x.shape)
+
+
+def _turns(numbers: np.ndarray) -> list[np.ndarray]:
+    """The positions of `numbers`, i32, in parts within which all numbers are distinct: the n-th part has the n-th
+    occurrence of each."""
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    starts = np.searchsorted(ordered, ordered)
+    occurrence = np.empty(numbers.size, np.int64)
+    occurrence[order] = np.arange(numbers.size) - starts
+    return [np.flatnonzero(occurrence == n).astype(np.int32) for n in range(occurrence.max(initial=-1) + 1)]
 
 
 # ---- Keys ----
@@ -152,6 +172,8 @@ def _entries(x: "Expression", key: Any) -> Key:
             entries.extend(np.nonzero(np.asarray(entry)))
         else:
             entries.append(entry)
+    if sum(e is Ellipsis for e in entries) > 1:
+        raise IndexError(f"{x.builder.here()}an index has one ellipsis ('...') at most")
     used = sum(e is not None and e is not Ellipsis for e in entries)
     if used > x.ndim:
         raise IndexError(f"{x.builder.here()}{used} indices for an array of shape {x.shape}")

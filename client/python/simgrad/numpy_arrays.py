@@ -9,6 +9,7 @@ import numpy as np
 from simgrad.numpy_functions import (
     Axis,
     along_one,
+    axes_in_order,
     axes_of,
     axis_of,
     builder_of,
@@ -27,6 +28,7 @@ from simgrad.numpy_functions import (
     take,
     transpose,
 )
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
@@ -303,33 +305,46 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 
 def searchsorted(a: Any, v: Any, side: str = "left") -> "Expression":
-    """How many of a are below v (`right`: not above): a comparison of each with each."""
+    """How many of a are below v (`right`: not above), NaN as the largest: a comparison of each with each."""
     b = builder_of(a, v)
     steps, wanted = b.value(a), b.value(v)
     if steps.ndim != 1 or side not in ("left", "right"):
         raise ValueError(f"{b.here()}np.searchsorted in shape {steps.shape}, side {side!r}")
     wanted = wanted[..., None]
-    return reduced("sum", steps < wanted if side == "left" else steps <= wanted, -1)
+    below = steps < wanted if side == "left" else steps <= wanted
+    if wanted.element == ELEMENT_TYPE_REAL:
+        last = is_nan(b, wanted)
+        below = below | (last & ~is_nan(b, steps) if side == "left" else last)
+    return reduced("sum", below, -1)
 
 
 def interp(x: Any, xp: Any, fp: Any) -> "Expression":
-    """Straight lines between the points; outside, the first and the last."""
+    """Straight lines between the points; outside, the first and the last. At a point its height, to the bit."""
     b = builder_of(x, xp, fp)
     steps, heights = real(b, xp), real(b, fp)
     if steps.ndim != 1 or steps.shape != heights.shape or steps.size < 2:
         raise ValueError(f"{b.here()}np.interp of shapes {steps.shape} and {heights.shape}")
     inside = b.min(b.max(x, steps[0]), steps[-1])
-    last = np.int32(steps.size - 2)
+    last = np.int32(steps.size - 1)
     left = b.min(b.max(searchsorted(steps, inside, "right") - np.int32(1), np.int32(0)), last)
     slopes = (heights[1:] - heights[:-1]) / (steps[1:] - steps[:-1])
-    return heights[left] + slopes[left] * (inside - steps[left])
+    # The last point begins a line too, with the slope of the one that ends there.
+    slope = concatenate([slopes, slopes[-1:]])[left]
+    beyond = inside - steps[left]
+    risen = slope * beyond
+    # At a point 0 times an infinite slope would be NaN.
+    risen = b.where(beyond == 0, b.where(b.is_finite(slope), risen, 0.0), risen)
+    return heights[left] + risen
 
 
 def gradient(f: Any, *varargs: Any, axis: Axis = None) -> Any:
-    """Central differences of reals inside, one-sided ones at the ends, of evenly spaced points."""
+    """Central differences of reals inside, one-sided ones at the ends, of evenly spaced points.
+
+    Spacings and results are in the order of `axis`.
+    """
     b = builder_of(f)
     x = real(b, f)
-    axes = axes_of(x, axis)
+    axes = list(range(x.ndim)) if axis is None else axes_in_order(x, axis)
     spacings = list(varargs) * (len(axes) if len(varargs) == 1 else 1) or [1.0] * len(axes)
     if len(spacings) != len(axes) or any(np.ndim(h) for h in spacings):
         raise TypeError(f"{b.here()}np.gradient of {len(axes)} axes: one spacing, or one for each")

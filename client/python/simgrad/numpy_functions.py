@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Axis = int | Sequence[int] | None
 _LARGEST_UNROLLED_POWER = 8
+_LARGEST_EXPONENT = 4096  # of 2, and more than the 2098 from the smallest number of f64 to its largest
 
 
 def builder_of(*values: Any) -> "ProgramBuilder":
@@ -108,6 +109,25 @@ def floor_divide(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     """Integers: `div`; reals: floor(x / y), each rounded."""
     quotient = b.div(x, y)
     return b.floor(quotient) if quotient.element == ELEMENT_TYPE_REAL else quotient
+
+
+def divide_with_remainder(
+    b: "ProgramBuilder", x: Any, y: Any
+) -> "tuple[Expression, Expression]":
+    """Integers: `div` and `mod`; reals: NumPy's quotient, which goes with the exact remainder, and `mod`.
+
+    That quotient is (x - rem(x, y)) / y, less 1 where rem and y differ in sign, rounded to a whole number.
+    """
+    left, right = b.matched([x, y])
+    remainder = b.mod(left, right)
+    if left.element != ELEMENT_TYPE_REAL:
+        return b.div(left, right), remainder
+    rest = b.rem(left, right)
+    below = b.min(b.sign(rest) * b.sign(right), 0.0)
+    quotient = b.round((left - rest) / right + below)
+    # The quotient of a finite x by 0 is infinite and that of an infinite x NaN; `rem` is NaN in both cases.
+    undefined = b.floor(left / right + (left - left))
+    return b.where(b.is_finite(rest), quotient, undefined), remainder
 
 
 def power(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
@@ -288,6 +308,55 @@ def _larger(
     # At a tie one is the larger and the other the smaller, and each gets half of the cotangent.
     larger = b.max(x, y)
     return larger, b.where(b.is_finite(larger), b.min(y, x) - larger, 0.0)
+
+
+def log10(b: "ProgramBuilder", x: Any) -> "Expression":
+    """r + log(x / 10^r) / log(10) with r = round(q), q = log(x) / log(10): r itself at powers of ten.
+
+    The result is q where the two are more than 4 ulps apart: the format has no number near 10^r there. The derivative is
+    that of q.
+    """
+    value = real(b, x)
+    quotient = b.log(value) / math.log(10)
+    nearest = b.round(quotient)
+    moved = nearest + b.log(value / b.pow(10.0, nearest)) / math.log(10) - quotient
+    # An eighth of less than 4 ulps is lost in a sum. A comparison would be a site, and no cost with one has a path.
+    lost = 1 - abs(b.sign(quotient + moved * 0.125 - quotient))
+    return quotient + b.stop_gradient(b.where(b.is_finite(moved), moved * lost, 0.0))
+
+
+def ldexp(b: "ProgramBuilder", x: Any, n: Any) -> "Expression":
+    """x 2^n in three factors that every format holds, the largest last: only the last product rounds.
+
+    Three times the exponent of the smallest normal number spans a format, from its smallest number to its largest.
+    """
+    exponent = _within_i32(b, n)
+    smallest_normal = b.next_after(0.0, 1.0) / (b.next_after(1.0, 2.0) - 1.0)
+    most = b.convert(-b.log2(smallest_normal), ELEMENT_TYPE_I32)
+    result, powers = real(b, x), []
+    for _ in range(3):
+        part = b.min(b.max(exponent, -most), most)
+        powers.append(b.exp2(b.convert(part, ELEMENT_TYPE_REAL)))
+        exponent = exponent - part
+    for factor in reversed(powers):
+        result = result * factor
+    return result
+
+
+def _within_i32(b: "ProgramBuilder", n: Any) -> "Expression":
+    """Exponents of 2 as i32, those beyond 4096 as 4096. Raises TypeError for reals."""
+    if not hasattr(n, "builder"):
+        known = constant(n)
+        if known.dtype.kind == "f":
+            raise TypeError(f"{b.here()}np.ldexp by {n!r}: whole numbers; x * np.exp2(y) takes reals")
+        return b.value(np.clip(known, -_LARGEST_EXPONENT, _LARGEST_EXPONENT).astype(np.int32))
+    if n.element == ELEMENT_TYPE_REAL:
+        raise TypeError(f"{b.here()}np.ldexp by reals: whole numbers; x * np.exp2(y) takes reals")
+    if n.element == ELEMENT_TYPE_I32:
+        return b.value(n)
+    most = np.int64(_LARGEST_EXPONENT)
+    wide = b.convert(n, ELEMENT_TYPE_I64)
+    return b.convert(b.min(b.max(wide, -most), most), ELEMENT_TYPE_I32)
 
 
 def modf(b: "ProgramBuilder", x: Any) -> tuple["Expression", "Expression"]:
@@ -635,10 +704,10 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "reciprocal": reciprocal,
     "positive": lambda b, x: x,
     "hypot": hypot,
-    "divmod": lambda b, x, y: (floor_divide(b, x, y), b.mod(x, y)),
-    "log10": lambda b, x: b.log(real(b, x)) * (1 / math.log(10)),
+    "divmod": divide_with_remainder,
+    "log10": log10,
     "modf": modf,
-    "ldexp": lambda b, x, n: x * b.exp2(real(b, n)),
+    "ldexp": ldexp,
     "deg2rad": lambda b, x: x * (math.pi / 180),
     "radians": lambda b, x: x * (math.pi / 180),
     "rad2deg": lambda b, x: x * (180 / math.pi),

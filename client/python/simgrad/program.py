@@ -201,6 +201,10 @@ class ProgramBuilder(ControlFlow):
         """Exports a value of the step, as an observable of the trajectory and for costs."""
         value = self.value(x)
         self._check_name(name)
+        states = self._declared(program_pb2.INPUT_KIND_STATE)
+        if name in states or any(e.name == name for e in self.program.exports):
+            has = "a state has this name" if name in states else "another observable has this name"
+            raise ValueError(f"{self.here()}observe({name!r}): {has}, so give it another one")
         if self._scope_of[value.value] not in (INPUTS, STEP):
             raise ValueError(
                 f"{self.here()}observe({name!r}): the value was made inside a loop or a branch: return it from there, "

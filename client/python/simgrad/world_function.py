@@ -256,7 +256,7 @@ class FunctionWorld(World):
         values = list(made) if isinstance(made, (list, tuple)) else [made]
         if made is None or len(values) != len(states):
             raise TypeError(
-                f"{self._title} returns the next value of {', '.join(states)}, in this order or as a mapping"
+                f"{b.here()}{self._title} returns the next value of {', '.join(states)}, in this order or as a mapping"
             )
         return dict(zip(states, values))
 

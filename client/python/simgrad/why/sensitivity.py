@@ -173,6 +173,8 @@ def sensitivity(
     **arguments: Any,
 ) -> Sensitivity:
     """Does the work of Client.sensitivity."""
+    if not hasattr(runs, "__index__"):
+        raise TypeError(f"runs is a whole number, not {runs!r}")
     if runs < 1:
         raise ValueError(f"runs {runs}: at least 1")
     check_arguments(arguments, gradient)

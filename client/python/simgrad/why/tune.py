@@ -9,7 +9,7 @@ beside the final others, and failed: the result is 1-minimal. Nothing is drawn, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from simgrad import errors
 from simgrad.policy import Policy
 from simgrad.program_lines import operations
 from simgrad.progress import ProgressCallback
+from simgrad.request import names_of
 from simgrad.results import Gradient
 from simgrad.v1 import program_pb2
 from simgrad.why.difference import gradient_differences, nonfinite_instances
@@ -197,8 +198,8 @@ def tune(
     keep: float,
     formats: Sequence[str],
     reference: Policy | str,
-    roles: Sequence[str] | None,
-    sites: Sequence[str] | None,
+    roles: Iterable[str] | None,
+    sites: Iterable[str] | None,
     cost: Mapping[str, float] | None,
     timeout: float,
     retry: Any,
@@ -215,7 +216,7 @@ def tune(
         variant = Variant("reference", plain, policy_of(reference), steps)
         source = client.program(plain, timeout=calls.left(), retry=retry).source
         assert source is not None  # Client.program always asks for it
-        knobs = _knobs(source, roles, sites)
+        knobs = knobs_of(source, roles, sites)
         weighed = _weights(knobs, cost)
         samples = {
             "search": work.take(np.arange(0, work.instances, 2)),
@@ -303,11 +304,13 @@ def _no_start(format: str, trial: Trial) -> str:
     )
 
 
-def _knobs(
-    source: program_pb2.Program, roles: Sequence[str] | None, sites: Sequence[str] | None
+def knobs_of(
+    source: program_pb2.Program, roles: Iterable[str] | None, sites: Iterable[str] | None
 ) -> list[Knob]:
     """Roles in the order of the policy's table, then sites in the order of the text. By default those that
     an operation of the program has, which a knob of another does not overrule."""
+    roles = None if roles is None else names_of("roles", "roles", roles)
+    sites = None if sites is None else names_of("sites", "sites", sites)
     ops = list(operations(source))
     with_roles = {op.role or "dynamics" for op in ops if not op.site} | set(_EVERYWHERE)
     with_sites = list(dict.fromkeys(op.site for op in ops if op.site))
