@@ -7,6 +7,8 @@ import pytest
 import simgrad.jax
 from jax import lax
 
+from simgrad.jax.trees import called
+
 POINTS = [-3.0, -1e-9, 0.0, 1e-9, 0.5, 2.0, 40.0]
 SMOOTH = {
     "softplus": (jax.nn.softplus, POINTS),
@@ -98,6 +100,42 @@ def test_a_nan_that_is_not_chosen_is_no_birth(client, name):
     np.testing.assert_allclose(g.state["x"], jax.vmap(function)(jnp.array(x)), rtol=1e-15)
     expected = jax.vmap(jax.grad(lambda y: function(y) ** 2))(jnp.array(x))
     np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-12)
+
+
+TABLES = {
+    "padded with NaN": np.array([0.0, 0.5, 1.0, np.nan, np.nan]),
+    "without NaN": np.array([-0.0, 0.5, 1.0]),
+    "between infinities": np.array([-np.inf, 0.5, np.inf]),
+}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["constant", "of the state"])
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("method", ["scan", "compare_all"])
+def test_nan_stands_behind_infinity_in_a_table(client, method, side, name, known):
+    asked = np.array([-1.0, 0.0, -0.0, 0.3, 0.5, 2.0, np.nan, np.inf, -np.inf])
+
+    def step(state):
+        table = TABLES[name] if known else state["table"]
+        places = jnp.searchsorted(table, state["x"], side=side, method=method)
+        return {"x": state["x"] * 1.0, "table": state["table"] * 1.0, "places": 0 * state["places"] + places}
+
+    start = {"x": asked, "table": TABLES[name], "places": np.zeros(asked.size, np.int32)}
+    world = simgrad.jax.world(step, state=start)
+    found = client.rollout(world, steps=1, initial={k: x[None] for k, x in start.items()}, policy="f64").state["places"][0]
+    assert found.tolist() == np.asarray(jnp.searchsorted(TABLES[name], asked, side=side, method=method)).tolist()
+    signs = sum(op.code == "sign" for op in operations(world.program.step.ops))
+    asks_known_table = known and name != "padded with NaN" and method == "scan"
+    assert (signs == 0) == asks_known_table, "a table that is known is not asked whether it has a NaN"
+
+
+def operations(ops):
+    """Those of a region and of the regions in it."""
+    for op in ops:
+        yield op
+        for region in op.regions:
+            yield from operations(region.ops)
 
 
 def test_a_nan_that_is_chosen_is_born_where_it_is(client):
@@ -355,6 +393,91 @@ def test_outputs_with_names_of_leaves_have_names_of_their_own(client):
         simgrad.jax.world(lambda s: step(s)[0], state=start, observe={"e": lambda s: s["x"]})
 
 
+def test_an_output_gives_way_to_what_is_observed_by_its_name(client):
+    step = lambda state: ({"x": 0.5 * state["x"]}, {"e": 100 * state["x"]})
+    world = simgrad.jax.world(step, state={"x": 1.0}, observe={"e": lambda state: -state["x"]})
+    r = client.rollout(world, steps=2, policy="f64", record=["e", "e.2"])
+    assert r.trajectory["e"].tolist() == [[-0.5, -0.25]] and r.trajectory["e.2"].tolist() == [[100.0, 50.0]]
+
+
+def test_a_leaf_that_a_step_resets_to_the_number_of_its_example_is_state(client):
+    def step(state):
+        return {"x": state["x"] + state["kick"], "kick": jnp.zeros(()), "read": jnp.zeros(()), "mass": state["mass"]}
+
+    world = simgrad.jax.world(step, state={"x": 1.0, "kick": 0.0, "read": 0.0, "mass": 2.0})
+    assert (world.state, world.observables, world.constants) == (("kick", "x"), ("read",), ("mass",))
+    r = client.rollout(world, steps=2, initial={"x": 1.0, "kick": 0.25, "read": 3.0, "mass": 2.0}, policy="f64", record=["x"])
+    assert r.trajectory["x"].tolist() == [[1.0, 1.25, 1.25]]
+
+
+def test_a_constant_zero_has_its_sign(client):
+    world = simgrad.jax.world(lambda s: {"x": s["x"] + 1 / (s["m"] + s["w"]), "m": s["m"], "w": s["w"]},
+                              state={"x": 1.0, "m": -0.0, "w": 1.5})  # fmt: skip
+    client.rollout(world, steps=1, initial={"x": 1.0, "m": -0.0, "w": np.float32(1.5)}, policy="f64")
+    for leaf, other in (("m", 0.0), ("w", 1)):
+        with pytest.raises(ValueError, match=f"state {leaf} is part of the world, and has another number here"):
+            client.rollout(world, steps=1, initial={"x": 1.0, "m": -0.0, "w": 1.5, leaf: other}, policy="f64")
+
+
+def test_an_init_that_gives_a_zero_of_the_other_sign_gives_state(client):
+    step = lambda state, params: {"x": state["x"] + params["k"] / state["m"], "m": state["m"]}
+    world = simgrad.jax.world(
+        step, state={"x": 1.0, "m": 0.0}, params={"k": 1.0}, init=lambda params: {"x": params["k"], "m": -0.0})  # fmt: skip
+    assert client.rollout(world, steps=1, policy="f64").state["x"].tolist() == [-np.inf]
+
+
+STATED = {"state": 1.0, "control": 2.0, "params": 3.0, "data": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("function", "groups", "places"),
+    [
+        (lambda s, data, p: (s, data, p), ("params", "data"), ("state", "data", "params")),
+        (lambda s, params, u: (s, params, u), ("control", "params"), ("state", "params", "control")),
+        (lambda s, u, p: (s, u, p), ("control", "params"), ("state", "control", "params")),
+        (lambda s, *rest: (s, *rest), ("control", "data"), ("state", "control", "data")),
+        (lambda s, p, **rest: (s, p, rest["data"]), ("params", "data"), ("state", "params", "data")),
+        (lambda *s, **rest: (*s, rest["params"]), ("params",), ("state", "params")),
+        (lambda s, data, p, /: (s, data, p), ("params", "data"), ("state", "data", "params")),
+        (lambda params, state: (params, state), ("params",), ("params", "state")),
+    ],
+)
+def test_an_argument_with_the_name_of_a_group_takes_it_and_the_others_the_rest(function, groups, places):
+    made = called(function, {kind: STATED[kind] for kind in ("state", *groups)})
+    assert made == tuple(STATED[kind] for kind in places)
+
+
+def test_groups_that_a_step_names_go_by_name_in_a_world_and_in_its_costs(client):
+    step = lambda s, data, p: {"x": s["x"] * p + data}
+    world = simgrad.jax.world(step, state={"x": 1.0}, params=3.0, data=5.0, init=lambda data, p: {"x": data + 10 * p},
+                              objective={"o": lambda s, data, p: s["x"] + 100 * data + 1000 * p})  # fmt: skip
+    r = client.rollout(world, steps=1, policy="f64", objective="o")
+    assert r.state["x"].tolist() == [110.0] and r.values.tolist() == [3610.0]
+    with pytest.raises(TypeError, match="this world has no data"):
+        simgrad.jax.world(lambda s, p: {"x": s["x"] * p}, state={"x": 1.0}, params=3.0, init=lambda p, data: {"x": p})
+
+
+def test_the_report_names_lines_whose_integers_are_others_without_x64():
+    def step(state):
+        key = jax.random.split(state["key"])[0]
+        a = jnp.sum(state["n"])
+        b = state["n"] * jnp.array([100000, 2, 3])
+        c = jax.random.randint(key, (3,), 0, 10)
+        d = jax.random.randint(key, (3,), 0, 10, jnp.int32) + jnp.sum(state["n"], dtype=jnp.int32)
+        e = jnp.sum(state["n"] > 2) + jnp.sum(state["n"] % 7) + jnp.argmax(state["n"])
+        f = lax.fori_loop(0, 3, lambda i, n: n + state["n"][i], 0)
+        return {"n": (a + b + c + d + e + f).astype(jnp.int32), "key": key}
+
+    start = {"n": np.array([1, 2, 3], np.int32), "key": jax.random.key(0)}
+    first = step.__code__.co_firstlineno
+    assert not simgrad.jax.world(step, state=start).report().wide_integers
+    with jax.enable_x64(False):
+        report = simgrad.jax.world(step, state=start).report()
+    lines = {2: "reduce_sum", 3: "mul", 4: "randint"}
+    assert report.wide_integers == {f"edges_test.py:{first + n}": what for n, what in lines.items()}
+    assert "integers of 64 bits that JAX without x64 has with 32:" in str(report).splitlines()
+
+
 def test_a_step_in_the_form_of_a_scan_makes_a_world(client):
     def step(state):
         new = {"x": state["x"] * 0.5, "v": state["x"]}
@@ -448,6 +571,39 @@ def test_an_init_that_asks_for_a_control_is_told_what_there_is():
 def test_a_known_place_outside_an_array_has_what_jax_puts_there(client, function):
     x = np.array([2.0, 4.0, 8.0])
     np.testing.assert_array_equal(values_of(client, function, x[None])[0], function(jnp.asarray(x)))
+
+
+@pytest.mark.parametrize(
+    "place", [np.uint32(2**31 + 1), np.uint32(2**32 - 1), np.int64(2**32 + 1), np.int64(-(2**40)), np.int64(2**31), np.int64(-1)]
+)
+def test_places_beyond_i32_are_outside(client, place):
+    array = jnp.arange(12.0).reshape(4, 3)
+
+    def read(k):
+        taken = [array.at[k].get(mode="clip"), array.at[k].get(mode="fill", fill_value=-1.0), array.at[k, k].get(mode="clip")]
+        written = [array.at[k].set(-1.0, mode=mode) for mode in ("clip", "drop")]
+        written.append(lax.dynamic_update_slice(array, -array[:2, :2], (k, k)))
+        return jnp.concatenate([jnp.ravel(x) for x in (lax.dynamic_slice(array, (k, k), (2, 2)), *taken, *written)])
+
+    expected = read(jnp.asarray(place))
+    step = lambda state: {"x": 0 * state["x"] + read(state["k"]), "k": state["k"] + place.dtype.type(1)}
+    start = {"x": np.zeros(expected.shape), "k": place}
+    found = client.rollout(simgrad.jax.world(step, state=start), steps=1, initial=start, policy="f64").state["x"]
+    np.testing.assert_array_equal(np.ravel(found), expected)
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        lambda x: lax.fori_loop(0, 3, lambda i, y: y.at[i].add(x[2 - i]), x),
+        lambda x: lax.scan(lambda y, i: (y.at[i].add(x[i]), None), x, jnp.arange(3))[0],
+        lambda x: lax.while_loop(lambda c: (c[0] < 2) & (c[1][c[0]] < 9), lambda c: (c[0] + 1, c[1].at[c[0]].add(x[0])), (0, x))[1],
+        lambda x: x.at[jnp.argmax(x)].add(x[jnp.argsort(x)[0] + jnp.sum(x > 2)]),
+    ],
+)
+def test_a_counter_is_not_clamped_to_i32(counted):
+    world = simgrad.jax.world(lambda s: {"x": counted(s["x"])}, state={"x": np.ones(3)})
+    assert not {"min", "max"} & set(world.report().operations)
 
 
 def test_arrays_are_taken_apart_along_every_axis(client):

@@ -147,5 +147,11 @@ def test_init_gives_leaves_of_the_state_in_their_types():
         simgrad.jax.world(step, init=lambda data: {"x": data}, **given)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_a_cost_that_gives_no_real_is_refused_with_its_dtype(dtype):
+    objective = {"count": lambda s: s["x"][0].astype(dtype)}
+    assert f"'count' gives {dtype}[]" in str(refused(lambda s: {"x": 2 * s["x"]}, objective=objective))
+
+
 def test_what_is_observed_must_be_there():
     assert "no leaf 'y'" in str(refused(lambda s: {"x": 2 * s["x"]}, observe=["y"]))

@@ -132,6 +132,28 @@ def test_errors_can_be_read(run):
         jax.jit(run)({**STATE, "mass": np.float64(3.0)})
 
 
+@pytest.mark.parametrize(
+    ("leaf", "said"),
+    [
+        ({"n": 1.5}, "n: an input of int32 does not hold 1.5"),
+        ({"n": 2**40}, "n: an input of int32 does not hold 1099511627776"),
+        ({"n": 2**70}, "state.n: Python int 1180591620717411303424 too large"),
+        ({"mass": 3.0}, "state mass is part of the world, and has another number here"),
+    ],
+)
+def test_numbers_that_are_not_the_worlds_are_a_plain_error(run, leaf, said):
+    with pytest.raises(ValueError, match=said):
+        run({**STATE, **leaf}, control=PUSH, params=PARAMS)
+    with pytest.raises(ValueError, match=said):
+        jax.jit(lambda x: run({**STATE, **leaf, "x": x}, control=PUSH, params=PARAMS).state["x"])(STATE["x"])
+
+
+def test_reals_in_place_of_integers_are_refused_while_tracing(run):
+    with pytest.raises(TypeError, match="state n is traced as float64, and is int32"):
+        jax.jit(lambda n: run({**STATE, "n": n}, control=PUSH, params=PARAMS).state["x"])(0.0)
+    assert run({**STATE, "n": 0.0}, control=PUSH, params=PARAMS).state["n"] == STEPS
+
+
 @pytest.mark.parametrize("batch", [(), (4,)], ids=["one", "vmap"])
 def test_the_backward_pass_does_not_simulate_again(run, client, monkeypatch, batch):
     loss = ours(run)

@@ -170,6 +170,19 @@ def test_check_runs_a_step_and_a_world_and_prints_the_worst_leaf(client, capsys,
         simgrad.jax.check(world, client, parameters=params)
 
 
+def test_check_sees_a_difference_beside_an_infinity_and_in_the_last_digit_of_an_integer(client):
+    def step(state):
+        return {"x": state["x"] * jnp.asarray([0.5, 1.0]), "n": state["n"] + 2}
+
+    state = {"x": np.array([1.0, np.inf]), "n": np.int64(2**60)}
+    world = simgrad.jax.world(step, state=state)
+    worst = lambda other: {x.name: x.worst for x in simgrad.jax.check(world, other, client=client, steps=1).leaves}
+    assert worst(step) == {"x": 0, "n": 0}
+    assert worst(lambda s: {"x": s["x"] * jnp.asarray([0.75, 1.0]), "n": s["n"] + 3}) == {"x": 0.25, "n": 1}
+    assert worst(lambda s: {"x": s["x"] * jnp.asarray([0.5, -1.0]), "n": -s["n"]}) == {"x": np.inf, "n": 2.0**61}
+    assert worst(lambda s: {"x": jnp.asarray([jnp.inf, jnp.inf]), "n": s["n"] + 2}) == {"x": np.inf, "n": 0}
+
+
 @pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
 def test_what_a_constant_key_draws_is_what_it_draws_in_jax(client, kind):
     def step(state):
@@ -332,6 +345,43 @@ def test_a_masked_scan_is_a_while(client):
     assert "for" not in world.report().operations and "cond" not in world.report().operations
     [loop] = answer.sites.values()
     assert loop.iterations[0, 0] == 5, "it turns no more often than its work takes"
+
+
+HALVED = lambda c: (0.5 * c[0], c[1] + 1, 0.5 * c[0] < 0.2)
+DONE = {
+    "by a real": lambda c: c[0] < 0.2,
+    "by its opposite": lambda c: ~(c[0] > 0.2),
+    "by an integer": lambda c: c[1] >= 4,
+    "by either": lambda c: (c[0] < 0.2) | (c[1] > 6),
+    "by what it carries": lambda c: c[2],
+}
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_a_masked_scan_that_idles_once_it_is_done_is_a_while(client, name):
+    def step(state):
+        x = state["x"]
+        turn = lambda c, _: (lax.cond(DONE[name](c), lambda c: c, HALVED, c), None)
+        root, count, _ = lax.scan(turn, (x, 0, x < 0.2), None, length=20)[0]
+        return {"x": root + 1.0, "n": state["n"] + count}
+
+    world, answer = compared(client, step, {"x": jnp.asarray(7.0), "n": jnp.asarray(0)}, 3, 1e-15)
+    assert world.report().operations["while"] == 1 and not {"for", "cond"} & set(world.report().operations)
+    [loop] = answer.sites.values()
+    assert loop.iterations[0, 0] == (4 if name == "by an integer" else 6)
+
+
+def test_a_branch_that_stands_twice_in_a_masked_scan_is_taken_where_its_mask_is(client):
+    @jax.jit
+    def advance(is_on, x, other):
+        return lax.cond(is_on, lambda x, o: 0.5 * x, lambda x, o: o, x, other)
+
+    def step(state):
+        turn = lambda x, _: (advance(x > 0.1, advance(x > 5.0, x, x), x), None)
+        return {"x": lax.scan(turn, state["x"], None, length=9)[0] + 2.0}
+
+    world, _ = compared(client, step, {"x": jnp.asarray(2.8)}, 2, 1e-15)
+    assert world.report().operations["while"] == world.report().operations["cond"] == 1, "x > 5 is another condition"
 
 
 def test_branches_run_alone(client):
@@ -669,6 +719,53 @@ def test_formats_that_a_step_names_are_kept(client, narrow):
     assert not kept.report().erased
     erased = simgrad.jax.world(step, state=state)
     assert simgrad.jax.check(erased, client, steps=4).worst > 1e-9 and erased.report().erased
+
+
+UPDATES = {
+    "known places": lambda x, k, third: x.at[jnp.array([0, 2])].multiply(third),
+    "computed places": lambda x, k, third: x.at[k].multiply(third),
+    "subtracted": lambda x, k, third: x.at[k].subtract(third),
+    "next": lambda x, k, third: x * jnp.nextafter(third, jnp.ones_like(third)),
+}
+
+
+@pytest.mark.parametrize("narrow", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", UPDATES)
+def test_formats_that_a_step_names_are_kept_by_updates_of_elements(client, name, narrow):
+    third = jnp.asarray(1 / 3, narrow)
+
+    def step(state):
+        x = UPDATES[name](state["x"].astype(narrow), state["k"], third)
+        return {"x": x.astype(jnp.float64), "k": (state["k"] + 1) % 4}
+
+    world = simgrad.jax.world(step, state={"x": X, "k": PLACES}, formats="keep")
+    assert simgrad.jax.check(world, client, steps=3).worst == 0.0
+
+
+@pytest.mark.parametrize("bits", [(8, 23), (8, 7), (5, 10)])
+def test_reduced_precision_has_no_subnormal_numbers(client, bits):
+    smallest = 2.0 ** (2 - 2 ** (bits[0] - 1))
+    kept = smallest * (1 - 2.0 ** -(bits[1] + 2))  # XLA rounds it up to the smallest normal number
+    near = np.array([0.5, 1 - 2.0**-bits[1], 1 - 2.0**-50, 1.0, 1 + 2.0 ** -(bits[1] + 2), 1.5, 3.0])
+    x = np.concatenate([smallest * near, [kept, np.nextafter(kept, 0), 0.0, np.inf, 0.3, 1e5]])
+    step = lambda state: {"x": state["x"] * 1.0, "y": 0 * state["y"] + lax.reduce_precision(state["x"], *bits)}
+    state = {"x": np.concatenate([x, -x]), "y": np.zeros(2 * x.size)}
+    world = simgrad.jax.world(step, state=state, formats="keep")
+    found = client.rollout(world, steps=1, initial=state, policy="f64").state["y"][0]
+    np.testing.assert_array_equal(found, step(state)["y"])
+    assert not world.sites
+    for policy in ("f32", "f16_unsafe"):
+        r = client.rollout(world, steps=1, initial={**state, "x": np.full(x.size * 2, 8.0)}, policy=policy)
+        assert r.ok.all() and (np.asarray(r.state["y"], float) == 8.0).all()
+
+
+def test_the_next_number_of_a_format_that_is_kept_is_refused(client):
+    step = lambda s: {"x": jnp.nextafter(s["x"].astype(jnp.float32), jnp.float32(2.0)).astype(float)}
+    with pytest.raises(simgrad.jax.JaxWorldError, match=r'step_test.py:\d+: nextafter of float32 with formats="keep"'):
+        simgrad.jax.world(step, state={"x": X}, formats="keep")
+    simgrad.jax.world(step, state={"x": X})
+    own = simgrad.jax.world(lambda s: {"x": jnp.nextafter(s["x"], 2.0)}, state={"x": X}, formats="keep")
+    assert simgrad.jax.check(own, client, steps=1).worst == 0.0
 
 
 def test_known_numbers_are_rounded_as_the_server_rounds_them():

@@ -16,7 +16,8 @@ from simgrad.local import local
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The difference of one leaf: the largest |a - b| / max(1, largest |leaf|) over instances and steps."""
+    """The difference of one leaf over instances and steps. Of reals the largest |a - b| / max(1, largest finite |leaf|),
+    infinite where they differ in a NaN or an infinity; of integers and bools the largest |a - b|."""
 
     name: str
     worst: float
@@ -165,8 +166,8 @@ def _compared(
     )
     found = []
     for name in (*names, *observed):
-        ours = np.asarray(result.trajectory[name][0], np.float64)
-        theirs = np.asarray(expected[name][-len(ours) :], np.float64)
+        ours = np.asarray(result.trajectory[name][0])
+        theirs = expected[name][-len(ours) :]
         found.append(_difference(name, ours, theirs))
     return Check(tuple(sorted(found, key=lambda x: -x.worst)), steps)
 
@@ -174,9 +175,19 @@ def _compared(
 def _difference(name: str, ours: np.ndarray, theirs: np.ndarray) -> Difference:
     if ours.size == 0:
         return Difference(name, 0.0, 0)
-    scale = max(1.0, float(np.nanmax(np.abs(theirs))) if np.isfinite(theirs).any() else 1.0)
+    errors = (_of_reals if theirs.dtype.kind == "f" else _of_integers)(ours, theirs).reshape(len(ours), -1).max(1)
+    return Difference(name, float(errors.max()), int(errors.argmax()))
+
+
+def _of_reals(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    scale = float(np.max(np.abs(theirs), initial=1.0, where=np.isfinite(theirs)))
     alike = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     with np.errstate(invalid="ignore"):
         errors = np.where(alike, 0.0, np.abs(ours - theirs) / scale)
-    errors = np.where(np.isnan(errors), np.inf, errors).reshape(len(ours), -1).max(1)
-    return Difference(name, float(errors.max()), int(errors.argmax()))
+    return np.where(np.isnan(errors), np.inf, errors)
+
+
+def _of_integers(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Exact up to the last rounding: the larger less the smaller, as u64, which holds every difference of i64."""
+    a, b = ours.astype(np.int64), theirs.astype(np.int64)
+    return (np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)).astype(np.float64)

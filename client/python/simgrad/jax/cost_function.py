@@ -8,6 +8,7 @@ from typing import Any, Callable, Mapping, Sequence
 from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
+from simgrad.jax.node import REAL, neutral
 from simgrad.jax.trace import Lowered, lowered, traced
 from simgrad.jax.trees import GROUPS, Group, called
 
@@ -27,10 +28,11 @@ class CostFunction:
             return called(function, {kind: given[kind] for kind in GROUPS if kind in kinds})
 
         self._jaxpr, _ = traced(whole, groups, f"{place} cost of {name!r}")
-        if [tuple(a.shape) for a in self._jaxpr.out_avals] != [()]:
+        given = self._jaxpr.out_avals
+        if [(a.shape, neutral(a.dtype)) for a in given] != [((), REAL)]:
             raise JaxWorldError(
                 "a cost is one real scalar:",
-                [Problem("", f"{name!r} gives {[a.str_short() for a in self._jaxpr.out_avals]}")],
+                [Problem("", f"{name!r} gives {', '.join(a.str_short() for a in given) or 'nothing'}")],
             )
 
     def lowered(self, constants: set[tuple[str, str]], options: Options) -> tuple[Lowered, Live]:
@@ -70,6 +72,6 @@ def _groups_of_cost(
         return [groups[kind] for kind in GROUPS if kind in groups]
     names = list(inspect.signature(function).parameters)
     others = [kind for kind in ("params", "data") if kind in groups and kind in names]
-    if not others and len(names) == 2 and "params" in groups:
-        others = ["params"]
+    if len(names) == len(others) + 2 and "params" in groups and "params" not in others:
+        others = ["params", *others]
     return [groups[kind] for kind in ("state", *others)]

@@ -195,3 +195,5 @@ HARMLESS = frozenset(
     )
 )
 LAYOUT = frozenset(("broadcast", "reshape", "slice", "concat", "transpose", "take"))
+# Operations that give elements of what they take.
+ELEMENTS_OF = LAYOUT | {"gather", "dynamic_slice", "select"}

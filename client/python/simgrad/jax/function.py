@@ -204,13 +204,22 @@ class RolloutFunction:
                 array = jax.random.key_data(leaf) if is_key(leaf) else _as_array(leaf, f"{kind}.{name}")
                 is_real = jnp.issubdtype(array.dtype, jnp.floating)
                 i = _Input(kind, name, tuple(array.shape), bool(is_real))
-                found.append((i, example.shape, array))
-        count = self._steps([(i, declared) for i, declared, _ in found], steps)
-        for i, declared, _ in found:
-            _check_shape(i, declared, count)
-        call = _Call(tuple(i for i, _, _ in found), self._outputs(count), count)
-        made = self._differentiable(call)(*(array for _, _, array in found))
+                found.append((i, example, leaf, array))
+        count = self._steps([(i, example.shape) for i, example, _, _ in found], steps)
+        for i, example, leaf, _ in found:
+            _check_shape(i, example.shape, count)
+            self._check_numbers(i, example, leaf)
+        call = _Call(tuple(i for i, *_ in found), self._outputs(count), count)
+        made = self._differentiable(call)(*(array for *_, array in found))
         return self._result(state, made, call)
+
+    def _check_numbers(self, i: _Input, example: np.ndarray, leaf: Any) -> None:
+        """Raises ValueError for numbers that are not the world's, and TypeError for reals in place of integers where
+        JAX traces and knows no number."""
+        if not isinstance(leaf, jax.core.Tracer):
+            self.world.named(KINDS[i.kind], {i.name: leaf})
+        elif i.is_real and example.dtype.kind != "f":
+            raise TypeError(f"{i.kind} {i.name} is traced as {leaf.dtype}, and is {example.dtype}")
 
     # ---- Shapes ----
 
@@ -423,7 +432,10 @@ def _check_shape(i: _Input, declared: Shape, steps: int) -> None:
 
 def _as_array(leaf: Any, name: str) -> Any:
     """A leaf for JAX, which makes integers of 64 bits ones of 32 unless x64 is enabled."""
-    array = jnp.asarray(leaf)
+    try:
+        array = jnp.asarray(leaf)
+    except OverflowError as error:
+        raise ValueError(f"{name}: {error}") from None
     if isinstance(leaf, (np.ndarray, np.generic)):
         _held(leaf, array.dtype, name)
     return array
@@ -471,8 +483,10 @@ def function(
       steps: of every call; None: each call says how many, or has a control or data with a value per step.
       loops: of gradients, as for Client.gradient.
       options: those of Client.rollout that say how it runs (an error lists them).
-    Errors: TypeError for another option; TypeError for pytrees and shapes that are not the world's, and where steps are not told, while
-      tracing; those of Client.rollout where it runs; ValueError there for data that are differentiated and
-      have the name of a control, and for integers of 64 bits that JAX does not hold without x64.
+    Errors: TypeError for another option; TypeError for pytrees, shapes and reals in place of integers that are not the
+      world's, and where steps are not told, while tracing; ValueError for numbers of integers and constants that are
+      not the world's, while tracing where JAX knows them, else where it runs; those of Client.rollout where it runs;
+      ValueError there for data that are differentiated and have the name of a control, and for integers of 64 bits
+      that JAX does not hold without x64.
     """
     return RolloutFunction(client, world, steps, policy, record, loops, {"diagnostics": "off", **options})

@@ -13,6 +13,7 @@ from typing import Any, Iterator, Sequence
 import numpy as np
 
 from simgrad.jax import fold
+from simgrad.jax.fold import ELEMENTS_OF
 from simgrad.jax.layout import Layout
 from simgrad.jax.node import (
     BOOL,
@@ -30,7 +31,9 @@ from simgrad.jax.node import (
     known_array,
     neutral,
     same,
+    taken_from,
 )
+from simgrad.jax.ranges import OF_I32, Ranges
 
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _NEAR = 2.0**-4  # numbers that a format rounds to -1 or 0 lie nearer to it, also those of FP8
@@ -44,6 +47,8 @@ class Graph(Layout):
       line: of the operation that is being lowered.
       notes: what was found on the way, counted, for the report.
       halts: what ends a run, as nodes of their conditions.
+      ranges: of the integers.
+      clamps: how many indices were clamped, as i32 might not hold them.
     """
 
     def __init__(self) -> None:
@@ -55,6 +60,8 @@ class Graph(Layout):
         self._written: dict[Any, Node] = {}
         self._literals: dict[Any, Node] = {}
         self._uniforms: dict[Node, Node] = {}
+        self.ranges = Ranges()
+        self.clamps = 0
 
     # ---- Nodes ----
 
@@ -195,6 +202,28 @@ class Graph(Layout):
         """A bool as 0 or 1, for what ranks numbers."""
         return self.convert(a, I32) if a.dtype == BOOL else a
 
+    def is_nan(self, x: Value) -> Value:
+        """Whether x is NaN, without a comparison that would be a site: the sign of everything else is finite. Known where
+        x has its numbers from constants without NaN."""
+        if self._has_no_nan(x):
+            return np.zeros(x.shape, np.bool_)
+        return self.logic("not", self.emit("is_finite", self.emit("sign", x)))
+
+    def _has_no_nan(self, x: Value) -> bool:
+        stack: list[Value] = [x]
+        seen = set()
+        while stack:
+            y = self.value(stack.pop())
+            if not isinstance(y, Node):
+                if y.dtype == REAL and np.isnan(y).any():
+                    return False
+            elif y.dtype == REAL and y not in seen:
+                seen.add(y)
+                if y.op not in ELEMENTS_OF or np.isnan(y.attributes.get("fill") or 0):
+                    return False
+                stack += taken_from(y)
+        return True
+
     def motion(self, x: Value) -> Value:
         """0, with the derivative of x where x is finite: inf - inf would be a birth."""
         finite = self.select(self.emit("is_finite", x), x, np.zeros(()))
@@ -244,7 +273,14 @@ class Graph(Layout):
         return found
 
     def as_index(self, a: Value) -> Value:
-        """i32, for operands that are indices."""
+        """i32, for operands that are indices: a number that i32 does not hold becomes the nearest one, which is outside of
+        every array, too."""
+        found = self.ranges.of(a)
+        self.clamps += not found.inside(OF_I32)
+        if found.least < OF_I32.least:
+            a = self.emit("max", a, np.asarray(OF_I32.least, a.dtype))
+        if found.most > OF_I32.most:
+            a = self.emit("min", a, np.asarray(OF_I32.most, a.dtype))
         return self.convert(a, I32)
 
     def select(self, condition: Value, a: Value, b: Value) -> Value:
@@ -304,6 +340,8 @@ class Graph(Layout):
     def compare(self, op: str, a: Value, b: Value) -> Value:
         """A comparison; of integers with constants behind choices, the formula of these choices."""
         a, b = self.widened((a, b))
+        if a is b and op in ("eq", "ne") and self._has_no_nan(a):
+            return np.full(a.shape, op == "eq")
         for x, y, code in ((a, b, op), (b, a, _SWAPPED[op])):
             if isinstance(x, Node) and not isinstance(y, Node) and x.dtype.kind in "iub":
                 made = self._integer_compare(code, x, y)

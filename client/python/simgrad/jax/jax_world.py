@@ -199,8 +199,9 @@ def _array(name: str, leaf: Any, example: np.ndarray) -> Any:
     array = np.asarray(leaf)
     if example.dtype.kind == "f":
         return array
-    with np.errstate(invalid="ignore"):
-        held = array.astype(example.dtype)
-    if array.dtype.kind not in "biufc" or not (held == array).all():
-        raise ValueError(f"{name}: an input of {example.dtype} does not hold {array}")
-    return held
+    if array.dtype.kind in "biufc":
+        with np.errstate(invalid="ignore"):
+            held = array.astype(example.dtype)
+        if (held == array).all():
+            return held
+    raise ValueError(f"{name}: an input of {example.dtype} does not hold {array}")

@@ -27,7 +27,8 @@ from jax.extend import core
 from simgrad.jax.errors import Problems
 from simgrad.jax.given import Given
 from simgrad.jax.graph import Graph
-from simgrad.jax.node import U64, Line, Node, Value, known_array, neutral, size_of
+from simgrad.jax.node import I64, U64, Line, Node, Value, known_array, neutral, size_of
+from simgrad.jax.ranges import OF_I32
 from simgrad.jax.trees import wrapped
 
 Operands = list[Value]
@@ -85,9 +86,10 @@ class Lowering:
       graph: takes the operations.
       options: of the world.
       problems: what could not be lowered.
-      chosen: branches that are known to run, by the identity of their equation.
+      chosen: branches that are known to run, by the node that decides them.
       erased: lines where JAX rounds to a narrower format, and the world does not, with counts.
       dropped: callbacks that are left out, by line.
+      wide: primitives whose integers of 64 bits may be ones that 32 bits do not hold, by line.
       above_one: what is above 1 in numbers that were made of bits: a draw is such a number less 1.
       draws_normally: inside of jax.random.normal.
     """
@@ -96,9 +98,10 @@ class Lowering:
         self.graph = graph
         self.options = options
         self.problems = Problems()
-        self.chosen: dict[int, int] = {}
+        self.chosen: dict[Node, int] = {}
         self.erased: dict[str, str] = {}
         self.dropped: dict[str, str] = {}
+        self.wide: dict[str, str] = {}
         self.above_one: dict[Node, Value] = {}
         self.draws_normally = False
         self.of_tangents = False  # see inside_of_rule
@@ -178,9 +181,19 @@ class Lowering:
             expected = getattr(variable.aval, "shape", None)
             if expected is not None and not _is_key(variable.aval) and x.shape != tuple(expected):
                 raise AssertionError(f"{name}: {x.shape} for {variable.aval}")
+        self._note_wide(equation, results)
         if self.options.formats == "keep" and name in _ROUNDED:
             results = [self._narrowed(x, v.aval) for x, v in zip(results, equation.outvars)]
         return results
+
+    def _note_wide(self, equation: Any, results: Sequence[Value]) -> None:
+        """Notes what JAX without x64 has as an integer of 32 bits, and may be another one here."""
+        name = equation.params["name"] if "name" in equation.params else equation.primitive.name
+        if name not in _GROWING:
+            return
+        for variable, x in zip(equation.outvars, results):
+            if variable.aval.dtype == I64 and (name == _RANDINT or not self.graph.ranges.of(x).inside(OF_I32)):
+                self.wide[self.graph.line.text] = name.strip("_")
 
     def _rule(self, equation: Any, operands: Operands) -> Rule | None:
         name, avals = equation.primitive.name, [v.aval for v in (*equation.invars, *equation.outvars)]
@@ -256,8 +269,18 @@ _ROUNDED = frozenset(
         *("exp2", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv"),
         *("cbrt", "cumprod", "cholesky", "triangular_solve"),
         *("add", "sub", "mul", "div", "sqrt", "rsqrt", "convert_element_type", "add_any", "exp", "log"),
-        *("integer_pow", "square", "reduce_sum", "reduce_prod", "dot_general", "scatter-add", "sin"),
+        *("integer_pow", "square", "reduce_sum", "reduce_prod", "dot_general", "sin"),
+        *("scatter-add", "scatter-sub", "scatter-mul", "scatter_add", "scatter_sub", "scatter_mul"),
         *("cos", "tan", "tanh", "pow", "rem", "log1p", "expm1", "atan2", "logistic", "cumsum"),
+    )
+)
+_RANDINT = "_randint"  # the function of jax.random, which draws other numbers for integers of 64 bits
+# Primitives and functions whose integers of 64 bits are others than those of 32 bits that JAX has without x64. Sums of
+# two are left out, as every loop counts.
+_GROWING = frozenset(
+    (
+        *("mul", "integer_pow", "square", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "dot_general"),
+        *("shift_left", "scatter-add", "scatter-mul", _RANDINT),
     )
 )
 # Operations that JAX evaluates where all operands are known; the others are folded by rules.

@@ -118,6 +118,13 @@ class Node:
 Value = Union[Node, np.ndarray]
 
 
+def taken_from(x: Node) -> Sequence[Node]:
+    """The operands whose elements an operation gives, of one that only moves them; else all."""
+    if x.op == "select":
+        return x.operands[1:]
+    return x.operands[:1] if x.op in ("gather", "dynamic_slice") else x.operands
+
+
 def size_of(shape: Sequence[int]) -> int:
     count = 1
     for n in shape:

@@ -6,6 +6,9 @@ import collections
 import dataclasses
 from typing import Mapping, Sequence
 
+import jax
+import numpy as np
+
 from simgrad.jax.lowering import ERROR_IF
 from simgrad.jax.node import Node
 from simgrad.jax.sites import Site
@@ -23,6 +26,7 @@ class Report:
       exports: what can be recorded. initial: states that init= gives. sites: the lines that decide.
       erased: lines where the step names a format of reals, which the policy's takes the place of.
       dropped: callbacks that are left out, by line; "error_if" are those whose condition is not tested.
+      wide_integers: lines whose integers may exceed 32 bits, which they have in JAX as it is set, without x64.
       halts: lines whose error_if ends a run with an error, by name. messages: what each of them says.
       format_constants: literals that look like ones of the format of the trace (8 eps), by line.
       notes: what was lowered in another form, counted.
@@ -38,6 +42,7 @@ class Report:
     sites: Sequence[Site]
     erased: Mapping[str, str]
     dropped: Mapping[str, str]
+    wide_integers: Mapping[str, str]
     halts: Mapping[str, str]
     messages: Mapping[str, str]
     format_constants: Mapping[str, str]
@@ -65,6 +70,7 @@ class Report:
             sites=tuple(sites),
             erased=dict(lowering.erased),
             dropped=dict(lowering.dropped),
+            wide_integers={} if jax.dtypes.canonicalize_dtype(np.int64) == np.int64 else dict(lowering.wide),
             halts={name: x.line.text for x, name in halts.items()},
             messages={name: x.attributes["message"] for x, name in halts.items()},
             format_constants=format_constants(found.live.nodes),
@@ -92,6 +98,7 @@ class Report:
             lines.append(f"  {site.name}  {site.line} ({size}): {site.text}")
         for title, found in (
             ("formats erased", self.erased),
+            ("integers of 64 bits that JAX without x64 has with 32", self.wide_integers),
             ("callbacks dropped", self._dropped(is_error=False)),
             ("error_if dropped, its condition is not tested", self._dropped(is_error=True)),
             ("error_if that ends a run with an error", self._halts_told()),

@@ -18,6 +18,7 @@ import numpy as np
 from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import ERROR_IF, Lowering, Operands, primitives_of, rule
 from simgrad.jax.node import BOOL, DRAWS, I32, Line, Node, Scope, Value, neutral, same
+from simgrad.jax.ranges import Range
 
 # Whether each value that a loop carries keeps its first value, and so need not be carried.
 _Fixed = list[bool]
@@ -52,26 +53,59 @@ def _lowered_body(
     initial: Sequence[Value],
     scanned: Sequence[Value] = (),
 ) -> _Body:
-    """The body, lowered until what it does not change is known: first nothing is thought to change."""
+    """The body, lowered until what it does not change is known: first nothing is thought to change. Where an index is
+    clamped it is lowered once more, with the ranges of its counters."""
     graph = low.graph
     fixed = [True] * len(initial)
+    ranges: dict[int, Range] = {}
+    clamps = graph.clamps
     while True:
+        graph.clamps = clamps
         with graph.region(kind) as scope:
             arguments = _carried(graph, scope, initial, fixed)
+            _note_ranges(graph, arguments, ranges)
             elements = [_element(graph, scope, k, x) for k, x in enumerate(scanned)]
             results = low.jaxpr(closed, [*constants, *arguments, *elements])
         changed = [k for k, x in enumerate(initial) if fixed[k] and not same(results[k], x)]
         if not changed:
-            return _Body(scope, fixed, arguments, results)
+            body = _Body(scope, fixed, arguments, results)
+            if ranges or graph.clamps == clamps:
+                return body
+            ranges = _ranges_of_counters(graph, body, initial)
+            if not ranges:
+                return body
         for k in changed:
             fixed[k] = False
+
+
+# Turns that no loop has: servers run a loop of 100,000 at most (sim/program/verify.h).
+_BEYOND_TURNS = 2**24
+
+
+def _ranges_of_counters(graph: Graph, body: _Body, initial: Sequence[Value]) -> dict[int, Range]:
+    """The ranges of carried integers that each turn changes by one number, by their places."""
+    found = {}
+    for k in body.varying:
+        step = _step(graph, body, k, False) if initial[k].dtype.kind in "iu" else None
+        if step is not None:
+            least, most = graph.ranges.of(initial[k])
+            found[k] = Range(least + min(step, 0) * _BEYOND_TURNS, most + max(step, 0) * _BEYOND_TURNS)
+    return found
+
+
+def _note_ranges(graph: Graph, arguments: Sequence[Value], ranges: dict[int, Range]) -> None:
+    for k, found in ranges.items():
+        graph.ranges.note(arguments[k], found)
 
 
 def _element(graph: Graph, scope: Scope, index: int, scanned: Value) -> Value:
     """One row of what is scanned; a constant where all rows are equal."""
     if not isinstance(scanned, Node) and (scanned == scanned[:1]).all():
         return np.asarray(scanned[0])
-    return graph.argument(scope, scanned.shape[1:], scanned.dtype, "scanned", index)
+    element = graph.argument(scope, scanned.shape[1:], scanned.dtype, "scanned", index)
+    if element.dtype.kind in "iu":
+        graph.ranges.note(element, graph.ranges.of(scanned))
+    return element
 
 
 # ---- while ----
@@ -93,6 +127,7 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     body = _lowered_body(low, body_of, "while", for_body, initial)
     with graph.region("predicate") as tested:
         arguments = _carried(graph, tested, initial, body.fixed)
+        _note_ranges(graph, arguments, _ranges_of_counters(graph, body, initial))
         goes_on = low.jaxpr(test_of, [*for_test, *arguments])[0]
     if not isinstance(goes_on, Node):
         if bool(goes_on):
@@ -356,7 +391,6 @@ class _Mask:
 
     condition: Node
     running: int
-    equation: int
 
 
 def _masked(graph: Graph, body: _Body) -> _Mask | None:
@@ -374,7 +408,7 @@ def _masked(graph: Graph, body: _Body) -> _Mask | None:
         places = [(k, x.attributes["index"]) for k, x in zip(body.varying, results)]  # type: ignore[union-attr]
         given = [(k, branch.regions[idle].results[place]) for k, place in places]
         if all(_stays(graph, x, body.arguments[k], condition, idle) for k, x in given):
-            return _Mask(condition, 1 - idle, branch.attributes["equation"])
+            return _Mask(condition, 1 - idle)
     return None
 
 
@@ -408,38 +442,41 @@ def _unmasked(
     before: _Body,
     mask: _Mask,
 ) -> list[Value]:
-    """The scan as a while: it stops where the masked one does nothing any more."""
+    """The scan as a while: it stops where the masked one does nothing any more. In its body the condition is known,
+    and each branch that it decides is taken."""
     graph, params = low.graph, equation.params
     line = graph.line
     constants, carries = params["num_consts"], params["num_carry"]
-    low.chosen[mask.equation] = mask.running
     scanned = operands[constants + carries :]
-    try:
-        with graph.region("while") as scope:
-            arguments = _carried(graph, scope, initial, before.fixed)
-            elements = [_element(graph, scope, k, x) for k, x in enumerate(scanned)]
-            results = low.jaxpr(params["jaxpr"], [*operands[:constants], *arguments, *elements])
-    finally:
-        del low.chosen[mask.equation]
+    with graph.region("while") as scope:
+        arguments = _carried(graph, scope, initial, before.fixed)
+        elements = [_element(graph, scope, k, x) for k, x in enumerate(scanned)]
+        known = graph.node(_moved(graph, mask.condition, before, arguments))
+        low.chosen[known] = mask.running
+        results = low.jaxpr(params["jaxpr"], [*operands[:constants], *arguments, *elements])
+        del low.chosen[known]
     body = _Body(scope, before.fixed, arguments, results)
     with graph.region("predicate") as tested:
-        inner = _carried(graph, tested, initial, before.fixed)
-        copies = {id(x): y for x, y in zip(before.arguments, inner) if isinstance(x, Node)}
-        condition = _copy(graph, mask.condition, before.scope, copies)
-    goes_on = condition if mask.running else graph.negated(condition)
+        condition = _moved(graph, mask.condition, before, _carried(graph, tested, initial, before.fixed))
+        goes_on = condition if mask.running else graph.negated(condition)
     graph.notes["masked scan: while"] += 1
     return _while_node(graph, goes_on, tested, initial, body, int(params["length"]), line)
 
 
+def _moved(graph: Graph, x: Node, body: _Body, arguments: Sequence[Value]) -> Value:
+    """x of a body, written again in the open region with other arguments."""
+    return _copy(graph, x, body.scope, {id(a): b for a, b in zip(body.arguments, arguments) if isinstance(a, Node)})
+
+
 def _copy(graph: Graph, x: Node, scope: Scope, copies: dict[int, Value]) -> Value:
-    """x, written again in the open region with other arguments."""
     found = copies.get(id(x))
     if found is not None:
         return found
     if x.scope is not scope:
         return graph.value(x)
     operands = [_copy(graph, y, scope, copies) for y in x.operands]
-    made = graph.make(x.op, operands, x.attributes, x.shape, x.dtype)
+    with graph.at(x.line):
+        made = graph.make(x.op, operands, x.attributes, x.shape, x.dtype)
     copies[id(x)] = made
     return made
 
@@ -453,8 +490,9 @@ def _cond(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     line = graph.line
     index, *given = operands
     branches = equation.params["branches"]
-    chosen = low.chosen.get(id(equation))
-    if chosen is None and not isinstance(index, Node):
+    if isinstance(index, Node):
+        chosen = low.chosen.get(_bool_of(index))
+    else:
         chosen = max(0, min(int(index), len(branches) - 1))
     if chosen is None:
         chosen = _without_error(low, equation, index)
@@ -477,9 +515,8 @@ def _cond(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         for scope, branch_results in zip(scopes, made):
             scope.results = graph.results_of(scope, [branch_results[k] for k in differing])
         outputs = [(made[0][k].shape, made[0][k].dtype) for k in differing]
-        attributes = {"equation": id(equation)}
         choice = _choice(graph, index, len(branches))
-        node = graph.make("cond", [choice], attributes, (), BOOL, outputs, scopes)
+        node = graph.make("cond", [choice], {}, (), BOOL, outputs, scopes)
     for place, k in enumerate(differing):
         results[k] = graph.result(node, place)
     return results
@@ -487,10 +524,13 @@ def _cond(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
 
 def _choice(graph: Graph, index: Value, branches: int) -> Value:
     """A bool where the index was made of one."""
-    if isinstance(index, Node) and index.op == "convert" and branches == 2:
-        if index.operands[0].dtype == BOOL:
-            return index.operands[0]
-    return index if index.dtype == BOOL else graph.convert(index, I32)
+    choice = _bool_of(index) if isinstance(index, Node) and branches == 2 else index
+    return choice if choice.dtype == BOOL else graph.convert(index, I32)
+
+
+def _bool_of(index: Node) -> Node:
+    """The bool that an index was made of; else the index."""
+    return index.operands[0] if index.op == "convert" and index.operands[0].dtype == BOOL else index
 
 
 def _without_error(low: Lowering, equation: Any, index: Value) -> int | None:

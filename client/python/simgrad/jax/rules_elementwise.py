@@ -9,7 +9,7 @@ import numpy as np
 
 from simgrad.jax.erf_inv import SLOPE, erf_inv, finite_erf_inv
 from simgrad.jax.graph import Graph
-from simgrad.jax.lowering import FORMATS, Lowering, NotLowered, Operands, rule
+from simgrad.jax.lowering import FORMATS, Lowering, NotLowered, Operands, evaluated, rule
 from simgrad.jax.node import BOOL, COMPARISONS, I32, I64, REAL, U32, Node, Value, neutral
 
 # By the name in JAX.
@@ -22,7 +22,7 @@ _UNARY = {
     "sign": "sign",
 }
 _EXPONENTS_OF_PRODUCTS = {-1, 0, 1, 2, 3}
-_BINARY = {"rem": "rem", "max": "max", "min": "min", "atan2": "atan2", "nextafter": "next_after"}
+_BINARY = {"rem": "rem", "max": "max", "min": "min", "atan2": "atan2"}
 
 
 @rule(*_UNARY)
@@ -36,6 +36,17 @@ def _binary(low: Lowering, equation: Any, operands: Operands) -> Value:
         code = {"max": "or", "min": "and"}[equation.primitive.name]
         return low.graph.logic(code, *operands)
     return low.graph.emit(_BINARY[equation.primitive.name], *operands)
+
+
+@rule("nextafter")
+def _nextafter(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """The next number of the policy's format, or of the one that the step names where formats are kept."""
+    named = str(equation.outvars[0].aval.dtype)
+    if low.options.formats == "erase" or named == "float64":
+        return low.graph.emit("next_after", *operands)
+    if any(isinstance(x, Node) for x in operands):
+        raise NotLowered(f'nextafter of {named} with formats="keep"', "convert to float64 before, or erase formats")
+    return evaluated(equation, operands)[0]
 
 
 @rule("add", "sub", "mul", "add_any")
@@ -126,9 +137,24 @@ def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
     return graph.arithmetic("sub", graph.emit("pow", base, graph.emit("stop_gradient", exponent)), against)
 
 
-@rule(*COMPARISONS, "lt_to", "le_to", "eq_to")
+@rule(*COMPARISONS)
 def _comparison(low: Lowering, equation: Any, operands: Operands) -> Value:
-    return low.graph.compare(equation.primitive.name.removesuffix("_to"), *operands)
+    return low.graph.compare(equation.primitive.name, *operands)
+
+
+@rule("lt_to", "le_to", "eq_to")
+def _ordered_comparison(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """A comparison in JAX's order of sorts, where NaN is behind infinity and equals NaN. JAX has made every -0 a +0
+    before."""
+    graph, code = low.graph, equation.primitive.name.removesuffix("_to")
+    a, b = operands
+    found = graph.compare(code, a, b)
+    if code == "eq":
+        return graph.logic("or", found, graph.logic("and", graph.is_nan(a), graph.is_nan(b)))
+    behind = graph.is_nan(b)
+    if code == "lt":
+        behind = graph.logic("and", behind, graph.logic("not", graph.is_nan(a)))
+    return graph.logic("or", found, behind)
 
 
 @rule("square")
@@ -239,9 +265,20 @@ def _reduce_precision(low: Lowering, equation: Any, operands: Operands) -> Value
     exponent, mantissa = equation.params["exponent_bits"], equation.params["mantissa_bits"]
     name = _FORMAT_OF_BITS.get((exponent, mantissa))
     if low.options.formats == "keep" and name is not None:
-        return operands[0] if name == "f64" else low.graph.emit("cast", operands[0], format=name)
+        return operands[0] if name == "f64" else _without_subnormals(low, operands[0], name, exponent, mantissa)
     low.erased[low.graph.line.text] = f"{exponent} and {mantissa} bits"
     return operands[0]
+
+
+def _without_subnormals(low: Lowering, x: Value, name: str, exponent: int, mantissa: int) -> Value:
+    """x in a format whose subnormal numbers are 0, as those of XLA's reduce_precision. XLA rounds to the mantissa first:
+    what is rounded up to the smallest normal number is kept. No comparison is made, which would be a site."""
+    graph = low.graph
+    smallest = 2.0 ** (2 - 2 ** (exponent - 1))
+    largest_lost = np.nextafter(smallest * (1 - 2.0 ** -(mantissa + 2)), 0)
+    above = graph.emit("sub", graph.emit("abs", x), np.asarray(largest_lost))
+    is_kept = graph.emit("ceil", graph.emit("min", graph.emit("max", above, np.zeros(())), np.ones(())))  # 0 or 1
+    return graph.emit("mul", graph.emit("cast", x, format=name), graph.emit("stop_gradient", is_kept))
 
 
 @rule("asinh", "acosh", "atanh")

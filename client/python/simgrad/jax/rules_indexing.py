@@ -8,7 +8,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
-from simgrad.jax.node import I64, Node, Shape, Value, neutral, size_of
+from simgrad.jax.node import I32, I64, Node, Shape, Value, neutral, size_of
 
 _SCATTERS = {
     "scatter": "set",
@@ -81,7 +81,7 @@ def _bounds(mode: Any) -> str:
 def _flat_index(
     low: Lowering, indices: Value, array: Shape, windows: _Windows, result: Shape, outside: str
 ) -> Value:
-    """Per element of the result its row-major number in the array; -1 outside, or clipped per axis."""
+    """Per element of the result its row-major number in the array, which i32 holds; -1 outside, or clipped per axis."""
     graph = low.graph
     strides = [size_of(array[d + 1 :]) for d in range(len(array))]
     batch_axes = [p for p in range(len(result)) if p not in windows.offsets]
@@ -140,7 +140,7 @@ def _gather(low: Lowering, equation: Any, operands: Operands) -> Value:
         found = graph.take([array], np.maximum(flat, 0), None)
         return graph.select(flat >= 0, found, np.full(result, fill, array.dtype))
     line = graph.reshape(array, (size_of(array.shape),))
-    found = graph.emit("gather", line, graph.as_index(flat), axis=0)
+    found = graph.emit("gather", line, graph.convert(flat, I32), axis=0)
     if fill is None:
         return found
     inside = graph.compare("ge", flat, np.zeros((), np.int64))
@@ -192,7 +192,7 @@ def _scatter(low: Lowering, equation: Any, operands: Operands) -> Value:
     if array.dtype.kind == "b":
         raise NotLowered("a scatter of bools at computed places", "scatter integers")
     line = graph.reshape(array, (size_of(array.shape),))
-    numbers = graph.as_index(graph.reshape(flat, (size_of(flat.shape),)))
+    numbers = graph.convert(graph.reshape(flat, (size_of(flat.shape),)), I32)
     moved = graph.reshape(updates, (size_of(updates.shape),))
     attributes = {"axis": 0, "combine": combine, "bounds": "drop"}
     made = graph.make("scatter", [line, numbers, moved], attributes, line.shape, array.dtype)

@@ -227,9 +227,11 @@ class StepFinder:
 
         self.jaxpr, (_, paths) = traced(whole, self._ordered, "step")
         self._check_types()
-        others = [path.partition(".")[2] or "output" for path in paths[self._state.count :]]
+        others = [(place, name or "output") for place, _, name in (p.partition(".") for p in paths[self._state.count :])]
+        outputs, seen = ([name for place, name in others if place == which] for which in ("1", "2"))
         names = self._state.names
-        self._other_names = unique([*names, *others])[len(names) :]
+        unlike = unique([*names, *seen, *outputs])[len(names) :]  # an output gives way to a name of `observe`
+        self._other_names = unlike[len(seen) :] + unlike[: len(seen)]
         if taken := [name for name in observe if name in names]:
             raise JaxWorldError(
                 "observe gives names that leaves of the state have:",
@@ -305,11 +307,7 @@ class StepFinder:
             key = ("state", name)
             if key in constants or key in self._varying:
                 continue
-            if isinstance(out, Node):
-                stays = out is made.inputs[key]
-            else:
-                stays = np.array_equal(out, example, equal_nan=example.dtype.kind == "f")
-            if stays or example.size == 0:
+            if out is made.inputs[key] or example.size == 0:
                 found.add(key)
         return found
 

@@ -119,11 +119,16 @@ def numbers(leaf: Any) -> np.ndarray:
 
 
 def has_numbers_of(array: np.ndarray, example: np.ndarray) -> bool:
-    """Whether an array ends in the shape of a leaf and has its numbers throughout, NaN where it has NaN."""
+    """Whether an array ends in the shape of a leaf and has its numbers throughout: NaN where it has NaN, and zeros of
+    the same sign. Reals of a narrower format are compared in it."""
     if array.shape[array.ndim - example.ndim :] != example.shape:
         return False
-    expected = example.astype(array.dtype)
-    return bool(np.all((array == expected) | ((array != array) & (expected != expected))))
+    narrows = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    expected = example.astype(array.dtype) if narrows else example
+    alike = array == expected
+    if example.dtype.kind == "f":
+        alike &= np.signbit(array) == np.signbit(expected)
+    return bool(np.all(alike | ((array != array) & (expected != expected))))
 
 
 def path_name(path: Sequence[Any]) -> str:
@@ -153,36 +158,48 @@ def unique(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def called_by_kinds(function: Callable[..., Any], groups: dict[str, Any], order: Sequence[str]) -> Any:
-    """function(...) of groups alone: by name where each of its arguments is one of `order`, else by place."""
-    names = list(inspect.signature(function).parameters)
-    if set(names) <= set(order):
-        if missing := [name for name in names if name not in groups]:
-            raise TypeError(f"this world has no {', '.join(missing)}")
-        return function(**{name: groups[name] for name in names})
-    given = [groups[kind] for kind in order if kind in groups]
-    if len(names) > len(given) or set(names) & (set(GROUPS) - set(order)):
+    """function(...) of groups alone: an argument with the name of one takes it, and others take the rest by place."""
+    signature = inspect.signature(function)
+    names = list(signature.parameters)
+    if missing := [name for name in names if name in order and name not in groups]:
+        raise TypeError(f"this world has no {', '.join(missing)}")
+    others = [name for name in names if name not in order]
+    rest = [kind for kind in order if kind in groups and kind not in names]
+    if len(others) > len(rest) or set(others) & set(GROUPS):
         raise TypeError(f"it takes {', '.join(names)}, and what it may take are {', '.join(order)}")
-    return function(*given[: len(names)])
+    by_place = dict(zip(others, rest))
+    return _bound(function, signature, {name: groups[by_place.get(name, name)] for name in names})
 
 
 def called(function: Callable[..., Any], groups: dict[str, Any]) -> Any:
-    """function(state, ...): what is given beside the state goes by name, where the function has an
-    argument of that name, else by place, in the order control, params, data."""
+    """function(state, ...): an argument with the name of a group takes it. The other groups go to the other arguments
+    that have no default, in the order state, control, params, data. What is left then goes to **kwargs by name, else
+    to *args, else nowhere."""
     given = [kind for kind in GROUPS if kind in groups]
     try:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return function(*(groups[kind] for kind in given))
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    by_name = [k for k in given[1:] if k in parameters or takes_any]
-    if by_name and len(by_name) == len(given) - 1:
-        return function(groups["state"], **{k: groups[k] for k in by_name})
-    places = [
-        p
-        for p in parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]
-    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-    count = len(given) if variadic else min(len(given), max(len(places), 1))
-    named = {k: groups[k] for k in by_name if given.index(k) >= count}
-    return function(*(groups[kind] for kind in given[:count]), **named)
+    parameters = signature.parameters.values()
+    by_place = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    by_name = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    named = [p.name for p in parameters if p.name in given]
+    free = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in GROUPS]
+    places = [p.name for p in free if p.default is p.empty] or [p.name for p in free[:1]]
+    rest = [kind for kind in given if kind not in named]
+    arguments = {**{kind: groups[kind] for kind in named}, **{name: groups[kind] for name, kind in zip(places, rest)}}
+    left = rest[len(places) :]
+    if by_place is not None:
+        first = [kind for kind in left if kind == "state" or by_name is None]
+        arguments[by_place] = tuple(groups[kind] for kind in first)
+        left = [kind for kind in left if kind not in first]
+    if by_name is not None:
+        arguments[by_name] = {kind: groups[kind] for kind in left}
+    return _bound(function, signature, arguments)
+
+
+def _bound(function: Callable[..., Any], signature: inspect.Signature, arguments: dict[str, Any]) -> Any:
+    """The function of arguments by name, also of those that it takes by place alone."""
+    bound = signature.bind_partial()
+    bound.arguments.update(arguments)
+    return function(*bound.args, **bound.kwargs)
