@@ -9,7 +9,6 @@ from panel import (
     mean,
     quantile,
     rate,
-    rate_of_any,
     selector,
     share,
     value,
@@ -20,12 +19,13 @@ UID = "simgrad-operations"
 DESCRIPTION = "Health, requests, queue, phases, device and process of simgrad servers."
 VARIABLES: tuple[str, ...] = ()
 
-FAULTS = 'grpc_code=~"Internal|Unknown|DataLoss|Unavailable"'
+FAULTS = 'grpc_code=~"Internal|Unknown|DataLoss|Unavailable|ResourceExhausted"'
 HANDLED = "grpc_server_handled_total"
 WAIT = "simgrad_queue_wait_seconds"
 REJECTED = "simgrad_queue_rejected_total"
 IN_TIME = 'le=~"10|10.0"'
 NO_ROOM = 'reason=~"full|memory"'
+OWN_LIMIT = 'reason="caller"'
 
 
 def quantiles(histogram: str, by: str) -> tuple[Query, ...]:
@@ -109,12 +109,12 @@ REQUESTS = (
     ),
     Panel(
         "Fault ratio",
-        "Share of RPCs that failed for reasons that are not in the request: Internal, Unavailable, a full queue, memory that is not free.",
+        "Share of RPCs that failed for reasons that are not in the request: Internal, Unavailable, ResourceExhausted; without callers at their own limits.",
         "percentunit",
         (
             Query(
                 share(
-                    rate_of_any(PROCESS, (HANDLED, FAULTS), (REJECTED, NO_ROOM)),
+                    f"({rate(HANDLED, PROCESS, FAULTS)} - {rate(REJECTED, PROCESS, OWN_LIMIT)})",
                     rate(HANDLED, PROCESS),
                 ),
                 PROCESS_NAME,

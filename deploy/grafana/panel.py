@@ -64,12 +64,6 @@ def rate(metric: str, by: str, match: str = "") -> str:
     return f"sum by ({by}) (rate({metric}{selector(match)}{WINDOW}))"
 
 
-def rate_of_any(by: str, *counters: tuple[str, str]) -> str:
-    """Increments per second of several counters, each with its matcher, as one."""
-    rates = " or ".join(f"rate({metric}{selector(match)}{WINDOW})" for metric, match in counters)
-    return f"sum by ({by}) ({rates})"
-
-
 def share(part: str, whole: str) -> str:
     """part / whole with the same labels; no sample where the whole is zero."""
     return f"{part} / ({whole} > 0)"

@@ -142,11 +142,14 @@ absl::StatusOr<precision::Policy> PolicyFromProto(const v1::Policy& message,
   // A fixed scale of 1 scales nothing; a dynamic one that is 1 now grows.
   const precision::Policy& policy = std::get<precision::Policy>(resolved);
   for (int i = 0; message.loss_scale().has_dynamic() && i < message.roles_size(); ++i) {
-    if (message.roles(i).role() != precision::RoleName(precision::Role::kGradient)) continue;
-    if (policy[precision::Role::kGradient].overflow == precision::Overflow::kIeee) continue;
-    return InvalidField(absl::StrCat(field, ".roles[", i, "].setting.overflow"),
-                        "a gradient that saturates hides from a dynamic loss scale that it went "
-                        "beyond its format; leave its overflow out");
+    for (const auto role : {precision::Role::kGradient, precision::Role::kAdjoint}) {
+      if (message.roles(i).role() != precision::RoleName(role)) continue;
+      if (policy[role].overflow == precision::Overflow::kIeee) continue;
+      return InvalidField(absl::StrCat(field, ".roles[", i, "].setting.overflow"),
+                          absl::StrCat("role ", std::string(precision::RoleName(role)),
+                                       " that saturates hides from a dynamic loss scale that a "
+                                       "number went beyond its format; leave its overflow out"));
+    }
   }
   return std::get<precision::Policy>(std::move(resolved));
 }

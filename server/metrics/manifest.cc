@@ -136,7 +136,7 @@ void AddWork(std::vector<Family>& all) {
   all.push_back({"simgrad_queue_capacity_requests",
                  kGauge,
                  kLoad,
-                 "So many of them there may be: --queue_capacity and a quarter more.",
+                 "--queue_capacity: the most that may wait; a quarter more if some are small.",
                  {},
                  kOne,
                  {}});
@@ -407,13 +407,15 @@ void AddNumbers(std::vector<Family>& all) {
                  {"role"},
                  Product({kRoles}),
                  {}});
-  all.push_back({"simgrad_overflows_total",
-                 kCounter,
-                 kServer,
-                 "Casts and state stores that became infinite or the largest value.",
-                 {"role"},
-                 Product({kRoles}),
-                 {}});
+  all.push_back(
+      {"simgrad_overflows_total",
+       kCounter,
+       kServer,
+       "Casts and state stores that gave an infinity or the largest value, also where it was "
+       "one before.",
+       {"role"},
+       Product({kRoles}),
+       {}});
   all.push_back({"simgrad_absorbed_total",
                  kCounter,
                  kServer,

@@ -55,7 +55,8 @@ void Scheduler::Arrival::EndWork() {
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options)
-    : most_waiting_(MostWaiting(options.capacity)),
+    : capacity_(options.capacity),
+      most_waiting_(MostWaiting(options.capacity)),
       memory_(std::make_shared<MemoryBudget>(options.memory_limit_bytes)),
       // Every request that arrived has a place here: arrivals are bounded.
       small_({std::max(1, options.workers), most_waiting_, 0}),
@@ -137,7 +138,7 @@ int64_t Scheduler::Room() const {
   return waiting_ == 0 ? most_waiting_ : 0;
 }
 
-// Gives up the newest waiting work of the caller with the most of it.
+// Gives up the newest waiting work of the caller with the most of it in one queue.
 bool Scheduler::MakeRoomFor(const Caller& caller) {
   const auto make = [&](WorkQueue& queue) {
     return queue.MakeRoomFor(caller, WaitingElsewhere(caller, queue));

@@ -103,7 +103,7 @@ class Scheduler {
   int64_t running() const { return small_.running() + large_.running(); }
   int64_t busy() const { return small_.busy() + large_.busy(); }
   int64_t arrived_waiting() const;  // the lanes', and what is read or prepared
-  int64_t most_waiting() const { return most_waiting_; }  // of those that arrived
+  int64_t capacity() const { return capacity_; }
   // All but the caches.
   int64_t memory_used_bytes() const { return memory_->used(); }
   int64_t memory_limit_bytes() const { return memory_->limit(); }
@@ -114,6 +114,7 @@ class Scheduler {
   void EndWorkOf(const Caller* caller);  // mutex_ held
   Refusal QueueFull() const;
 
+  const int64_t capacity_;
   const int64_t most_waiting_;
   Callers callers_;
   const std::shared_ptr<MemoryBudget> memory_;

@@ -100,7 +100,7 @@ void IncomingCall::Serve() {
 
 void IncomingCall::Refuse(const scheduling::Refusal& refusal) {
   if (!Becomes(State::kEnded)) return;
-  // A method that strangers may ask too is not for the queue.
+  // Calls that need no credentials never queue, so they are not counted there.
   if (method_->service == IncomingMethod::Of::kSimgrad) {
     CountInQueue(*shared_.metrics, refusal.reason);
     refused_.emplace(*shared_.metrics, method_->name);

@@ -10,7 +10,7 @@
 
 namespace simgrad::server::service {
 
-// In all alone.
+// Counts a refusal in simgrad_queue_rejected_total, and in no series of a caller.
 void CountInQueue(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason);
 
 void CountRefusal(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason,

@@ -522,7 +522,7 @@ metrics::LoadCollector::Values Server::Load() const {
     values[{family, label}] = static_cast<double>(value);
   };
   values[{"simgrad_queue_requests"}] = static_cast<double>(scheduler_->arrived_waiting());
-  values[{"simgrad_queue_capacity_requests"}] = static_cast<double>(scheduler_->most_waiting());
+  values[{"simgrad_queue_capacity_requests"}] = static_cast<double>(scheduler_->capacity());
   for (const auto lane : {scheduling::Lane::kSmall, scheduling::Lane::kLarge}) {
     const char* const name = lane == scheduling::Lane::kSmall ? "small" : "large";
     const scheduling::WorkQueue& queue = std::as_const(*scheduler_).lane(lane);

@@ -181,10 +181,14 @@ scheduling::WorkQueue::Job StreamingCall::RunJob() {
 void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost,
                           scheduling::WorkQueue::Turn* turn) {
   if (const absl::Status ends = cancellation_->Check(); !ends.ok()) {
+    EndWaiting(ends);
     CountLost(ends);
     return End(ends);
   }
-  if (!prepared.ok()) return End(prepared.status());
+  if (!prepared.ok()) {
+    EndWaiting(absl::OkStatus());
+    return End(prepared.status());
+  }
   record_.instances = prepared->work.batch.instances;
   record_.steps = prepared->work.batch.steps;
   // The memory of the work has the numbers in it.

@@ -80,10 +80,17 @@ RegionMaker::Deciding RegionMaker::OfConversion(const Op& op, Register x) {
 RegionMaker::Deciding RegionMaker::OfIsFinite(const Op& op, Register x) {
   const Value& value = program_[op.operands[0]];
   const Format format = *value.format;
-  const Register magnitude =
-      Call(Cat("abs_", precision::FormatName(format)), CarrierOf(value), {x});
+  const Carrier carrier = CarrierOf(value);
   const Register most = NumberLike(precision::Traits(format).max_finite, value, "");
-  return OfPair(magnitude, most, kNoRegister, format, tests_.Of(op.results[0]));
+  const Register magnitude = Call(Cat("abs_", precision::FormatName(format)), carrier, {x});
+  const Register is_finite = Call(Cat("is_finite_", CarrierName(carrier)), Carrier::kBool, {x});
+  const Register finite =
+      Call(Cat("select_", CarrierName(carrier)), carrier, {is_finite, magnitude, most});
+  Deciding of = OfPair(finite, most, kNoRegister, format, tests_.Of(op.results[0]));
+  const Register infinite = Number(std::numeric_limits<double>::infinity());
+  of.ulps = Call("select_f64", Carrier::kF64, {is_finite, of.ulps, infinite});
+  of.own = Call("select_f64", Carrier::kF64, {is_finite, of.own, infinite});
+  return of;
 }
 
 RegionMaker::Deciding RegionMaker::Chosen(Register first, const Deciding& a, const Deciding& b) {

@@ -3,7 +3,8 @@
 // Maths: a boolean has a margin in ulps, positive where it is true. The magnitude of the margin is
 //   its *radius*: the boolean stays as it is if every test moves by less than this in its own ulps.
 //     test of reals: |a - b| / ulp, the ulp as in precision/ulp.h; infinite if that is NaN
-//     is_finite(x): as the test of |x| against the largest finite number of its format
+//     is_finite(x): as the test of |x| against the largest finite number of its format; infinite for
+//     a NaN, which is no NaN of a test
 //     choice: |a - b| / ulp, as a test. Each element of an order (argsort) or of pivots (lu) hangs on
 //     all pairs and on the integer keys: it has the least of these
 //     and, or: the smaller, the larger margin; not: the negated; all, any, where they give one
@@ -16,9 +17,9 @@
 //   then all have the least. The results of a loop also have the least of the loop's tests.
 //   An operation that gives integers of reals in another way (argmax, where it is not counted as a
 //   choice) has radius 0, whatever it reads.
-// The *deciding* test is the one that attains the radius; of several, the first in text. A test of
-// reals comes before a literal or an input, but for those that make an `or` true without it. The
-// margin that is recorded of a predicate is that test's own a - b, in units of its ulp.
+// The *deciding* test is the one that attains the radius; of several, the first in text. Of infinite
+// radii that of a test of reals is told before that of a literal or an input, unless integers alone make
+// an `or` true. The margin that is recorded of a predicate is that test's own a - b, in units of its ulp.
 // Both kinds of executors follow these rules: backend/reference/decision_radius.h and
 // plan/make_predicates.cc.
 #pragma once

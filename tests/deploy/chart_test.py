@@ -107,6 +107,7 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
         ({"server": {"extraArgs": ["--device=cpu"]}}, "--device is given by the chart"),
         ({"lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}}, "server.preStopSeconds"),
         ({"kernelCache": {"sizeLimit": "1Gi"}}, "kernelCache.sizeLimit: at least 1536Mi"),
+        ({"kernelCache": {"sizeLimit": "2.5Gi"}}, "kernelCache.sizeLimit: 2.5Gi: write a whole number"),
     ):
         file = tmp_path / "values.yaml"
         file.write_text(yaml.safe_dump(values))
@@ -196,8 +197,9 @@ def test_a_replacement_waits_for_the_gpu_and_a_drain_is_never_cut_off(name):
 
 
 def test_a_long_drain_is_no_failed_upgrade(rendered):
-    deployment = rendered({"server": {"drainTimeoutSeconds": 7200}})["Deployment"]["spec"]
-    assert deployment["progressDeadlineSeconds"] > 7200 + 600
+    for long in ("drainTimeoutSeconds", "preStopSeconds"):
+        deployment = rendered({"server": {long: 7200}})["Deployment"]["spec"]
+        assert deployment["progressDeadlineSeconds"] > 7200 + 600
 
 
 @pytest.fixture

@@ -158,3 +158,12 @@ def test_a_drain_in_which_nothing_hangs_ends_at_once_with_code_0(start):
         next(watch)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(timeout=120) == 0
+
+
+def test_a_server_that_has_not_started_yet_ends_at_once_where_it_is_asked_to():
+    command = [BINARY, "--replica=never", "--port=0", "--metrics_port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "starting\n"
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=20)
+    assert process.returncode == 0 and "asked to end before it had started" in log

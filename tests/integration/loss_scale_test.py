@@ -63,9 +63,10 @@ def test_the_count_of_clean_gradients_makes_no_other_program(client, server):
     assert misses() == before + 1
 
 
-def test_a_gradient_that_saturates_has_no_dynamic_scale(client):
+@pytest.mark.parametrize("role", ["gradient", "adjoint"])
+def test_what_saturates_has_no_dynamic_scale(client, role):
     """Also where the scale is 1 now: it would grow."""
-    policy = sg.Policy("f32").role("gradient", format="f16", overflow="saturate")
+    policy = sg.Policy("f32").role(role, format="f16", overflow="saturate")
     with pytest.raises(sg.InvalidArgument, match="hides from a dynamic loss scale") as refused:
         gradient(client, policy.dynamic_loss_scale(LossScaleState(1.0, 0, "guarded", 2.0, 0.5, 100)))
     assert refused.value.field == "spec.policy.roles[0].setting.overflow"

@@ -113,8 +113,8 @@ def test_a_path_of_instances_alone_fits_them(client, taken):
 
 def test_a_path_is_kept_in_a_file(tmp_path, taken):
     path = taken["f32"].path
-    path.save(tmp_path / "path.npz")
-    kept = sg.Path.load(tmp_path / "path.npz")
+    path.save(tmp_path / "path.of.f32")
+    kept = sg.Path.load(tmp_path / "path.of.f32")
     assert kept == path and len(kept) == len(path) > 0
     assert {k: v.tolist() for k, v in kept.columns.items()} == {
         k: v.tolist() for k, v in path.columns.items()

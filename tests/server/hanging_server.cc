@@ -1,4 +1,7 @@
-// The server on an executor that hangs when it is told to: what hanging_server_test.py starts.
+// The server on an executor that hangs when it is told to, or that never starts (--replica=never): what
+// hanging_server_test.py starts.
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -17,6 +20,11 @@ int main(int argc, char** argv) {
       std::puts("hanging");
       std::fflush(stdout);
     };
+    if (config->replica == "never") {
+      std::puts("starting");
+      std::fflush(stdout);
+      for (;;) pause();
+    }
     return service::Server::Create(*config, DeviceOf(std::make_shared<HangingExecutor>(tell)));
   });
 }

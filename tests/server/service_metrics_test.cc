@@ -379,20 +379,33 @@ TEST(ServiceMetrics, ARequestThatWaitsToBePreparedWaits) {
     };
     ASSERT_FALSE(scheduler.preparation().Enqueue(job).has_value());
   }
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
   v1::VjpRequest request;
   request.set_handle("none");
   request.add_cotangents();
-  PartReader<v1::GradientResponse> reader(server.stub().Vjp(&context, request));
-  EXPECT_TRUE(Eventually([&] { return server.Series().at("simgrad_queue_requests") == 1; }));
-  EXPECT_EQ(reader.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(Eventually([&] { return server.Series().at("simgrad_queue_requests") == 0; }));
-  const auto after = Settled(server);
-  EXPECT_EQ(after.at("simgrad_queue_capacity_requests"), scheduler.most_waiting());
-  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 1);
+  const auto waits = [&](double requests) {
+    return Eventually([&] { return server.Series().at("simgrad_queue_requests") == requests; });
+  };
+  {
+    grpc::ClientContext context;
+    PartReader<v1::GradientResponse> reader(server.stub().Vjp(&context, request));
+    EXPECT_TRUE(waits(1));
+    absl::SleepFor(absl::Milliseconds(100));
+    context.TryCancel();
+    EXPECT_EQ(reader.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(waits(0));
+  auto after = Settled(server);
+  EXPECT_EQ(after.at("simgrad_queue_capacity_requests"), scheduler.capacity());
   EXPECT_EQ(after.at("simgrad_queue_wait_seconds_count"), 1);
   EXPECT_GT(after.at("simgrad_queue_wait_seconds_sum"), 0.1);
+  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 0);
+  grpc::ClientContext late;
+  late.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(3));
+  PartReader<v1::GradientResponse> reader(server.stub().Vjp(&late, request));
+  EXPECT_TRUE(waits(1));
+  EXPECT_EQ(reader.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(waits(0));
+  EXPECT_EQ(Settled(server).at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 1);
   release.set_value();
   scheduler.preparation().AwaitIdle(absl::InfiniteDuration());
 }

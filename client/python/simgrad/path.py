@@ -242,7 +242,7 @@ class Path:
         )
 
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Writes an .npz file, which NumPy reads without this package."""
+        """Writes an .npz file of this very name, which NumPy reads without this package."""
         fields: dict[str, Any] = {
             name: np.array([getattr(c, name) for c in self.layout])
             for name in _PLAIN
@@ -250,7 +250,8 @@ class Path:
         for name in _LISTS:
             lists = [",".join(map(str, getattr(c, name))) for c in self.layout]
             fields[name] = np.array(lists, str)
-        np.savez_compressed(file, structure=self.structure, packed=self._packed, **fields)
+        with open(file, "wb") as opened:
+            np.savez_compressed(opened, structure=self.structure, packed=self._packed, **fields)
 
     @classmethod
     def load(cls, file: str | os.PathLike[str]) -> "Path":

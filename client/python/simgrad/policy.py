@@ -92,7 +92,8 @@ class Policy:
           order: sequential, reversed, pairwise, compensated, exact, or shuffled(7): one after the
             other in a permutation that the seed 7 draws.
           overflow: ieee, saturate.
-          accumulator: format in which sums of the role accumulate.
+          accumulator: format in which reductions of the role accumulate, and sums of gradients over instances. What adds
+            up over steps, a cost or the gradient of an instance, is rounded to `format` at each step.
           rounding: how values that are cast into the role round: nearest_even, nearest_away,
             toward_zero, or stochastic, up with the probability of what is cut off, drawn by the
             request's `seed`. A value that is computed in the role's format already is not cast. With

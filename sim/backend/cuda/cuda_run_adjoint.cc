@@ -40,13 +40,15 @@ int64_t CudaRun::TapeBytes(int64_t grid, int64_t units) const {
   return resident * units * source_->tape_unit_bytes;
 }
 
-// The tape's memory is that of the longest: of the range, the terminal cost or `initial`.
+// The tape's memory is that of the longest: of the range, the terminal cost or `initial`. What no tape
+// can hold of the last two is told by StartAdjoint.
 int64_t CudaRun::AdjointBytes(int64_t first, int64_t count) const {
   const std::optional<int64_t> of_range = TapeUnits(first, count);
   if (!of_range) return kMoreThanAnyBudget;
-  const int64_t units =
-      std::max({*of_range, source_->terminal_tape_units, source_->initial_tape_units});
-  if (units > kLongestTape) return kMoreThanAnyBudget;
+  int64_t units = *of_range;
+  for (int64_t other : {source_->terminal_tape_units, source_->initial_tape_units}) {
+    if (other <= kLongestTape) units = std::max(units, other);
+  }
   const int64_t columns = adjoint_grid_ * count * static_cast<int64_t>(sizeof(BackwardColumn));
   return TapeBytes(adjoint_grid_, units) + columns + weight_sums_.WindowBytes(count) +
          weight_sums_.TotalBytes();

@@ -122,6 +122,7 @@ void KernelLoader::Improve(std::stop_token stop) {
       if (stop.stop_requested()) return;  // whatever still waits
       text = std::move(to_improve_.front());
       to_improve_.pop_front();
+      if (hopeless_.count(text.key) != 0) continue;  // asked for again while it was compiled
     }
     // If the module was made meanwhile, Get finds it; a failure leaves the kernel that works.
     const absl::Status status =

@@ -19,7 +19,7 @@ class UploadedBatch {
 
   // Fills `input`, `number`, `integer`, `instance_id` and `rank` of the arguments.
   absl::Status Upload(const Batch& batch, const GeneratedSource& source, KernelArgs& args);
-  // Fills `sent_...`. No kernel may read those of a reversal before.
+  // Fills `sent_...`. Frees the cotangents of the last reversal: no kernel may still read them.
   absl::Status UploadCotangents(const Batch& batch, KernelArgs& args);
   // Ascending; KernelArgs::rank counts in them.
   const std::vector<uint64_t>& sorted_ids() const { return sorted_ids_; }

@@ -64,7 +64,11 @@ Radius RadiusOfConversion(precision::Format format, double x, bool to_bool) {
 }
 
 Radius RadiusOfIsFinite(precision::Format format, double x) {
-  return RadiusOfPair(format, precision::Abs(x), precision::Traits(format).max_finite, 0.0);
+  const double most = precision::Traits(format).max_finite;
+  if (precision::IsFinite(x)) return RadiusOfPair(format, precision::Abs(x), most, 0.0);
+  Radius radius = RadiusOfPair(format, most, most, 0.0);
+  radius.ulps = radius.own = std::numeric_limits<double>::infinity();
+  return radius;
 }
 
 Radius LeastOf(const Radius& a, const Radius& b) {

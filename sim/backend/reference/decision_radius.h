@@ -20,7 +20,7 @@ struct Radius {
 Radius RadiusOfPair(precision::Format format, double a, double b, double extra_magnitude);
 // The distance of a real from those that a conversion takes to another integer, or bool.
 Radius RadiusOfConversion(precision::Format format, double x, bool to_bool);
-// The distance of a real from the bound of what is finite.
+// The distance of a real from the bound of what is finite; infinite for a NaN.
 Radius RadiusOfIsFinite(precision::Format format, double x);
 // The lesser of both; if they are equal, one that is there before one that is not, then the first
 // in text.

@@ -262,7 +262,13 @@ TEST(DecidingTest, IsFiniteIsAsFarAsTheBoundOfItsFormat) {
   EXPECT_EQ(ToldOf({}, {-most}, write).ulps(), 0);
   EXPECT_EQ(ToldOf({}, {-std::numeric_limits<double>::infinity()}, write).ulps(),
             std::numeric_limits<double>::infinity());
-  EXPECT_EQ(ToldOf({}, {std::numeric_limits<double>::quiet_NaN()}, write).step.nan_margins, 1u);
+  const Told of_nan = ToldOf({}, {std::numeric_limits<double>::quiet_NaN()}, write);
+  EXPECT_EQ(of_nan.ulps(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(of_nan.step.nan_margins, 0u);
+  // It is no test that is NaN: the loop ends at its cap as with any number.
+  const auto never = [](Builder& b, Var x) { return b.Do(OpCode::kIsFinite, {x}); };
+  const Told capped = ToldOf({}, {std::numeric_limits<double>::quiet_NaN()}, never);
+  EXPECT_EQ(capped.Stopped(StopReason::kMaxIter), 1u);
 }
 
 }  // namespace

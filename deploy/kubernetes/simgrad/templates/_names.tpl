@@ -52,16 +52,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ .Values.serviceAccount.name | default (include "simgrad.fullname" .) }}
 {{- end -}}
 
-{{/* Bytes of a quantity of memory as Kubernetes writes it. */}}
+{{/* Bytes of a quantity of memory as Kubernetes writes it. Call with (dict "of" ... "field" ... "or" ...). */}}
 {{- define "simgrad.bytes" -}}
-{{- if kindIs "string" . -}}
-{{- if not (regexMatch "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$" .) }}
-{{- fail (printf "resources.limits.memory: %s: write a whole number with Ki, Mi, Gi, Ti, k, M, G, T or nothing, or set server.memoryBudget" .) }}
+{{- if kindIs "string" .of -}}
+{{- if not (regexMatch "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$" .of) }}
+{{- fail (printf "%s: %s: write a whole number with Ki, Mi, Gi, Ti, k, M, G, T or nothing%s" .field .of (.or | default "")) }}
 {{- end -}}
 {{- $factors := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
-{{- mul (regexFind "^[0-9]+" . | int64) (get $factors (regexFind "[A-Za-z]*$" .) | default 1) -}}
+{{- mul (regexFind "^[0-9]+" .of | int64) (get $factors (regexFind "[A-Za-z]*$" .of) | default 1) -}}
 {{- else -}}
-{{- int64 . -}}
+{{- int64 .of -}}
 {{- end -}}
 {{- end -}}
 
@@ -74,7 +74,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- .Values.server.memoryBudget | int64 -}}
 {{- else if and $limit (ne .Values.device "cpu") -}}
-{{- div (mul (include "simgrad.bytes" $limit) 3) 4 -}}
+{{- div (mul (include "simgrad.bytes" (dict "of" $limit "field" "resources.limits.memory" "or" ", or set server.memoryBudget")) 3) 4 -}}
 {{- end -}}
 {{- end -}}
 

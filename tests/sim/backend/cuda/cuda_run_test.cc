@@ -254,15 +254,8 @@ TEST(CudaRunTest, ATapeOfTheTerminalCostOrOfInitialThatIsTooLongIsRefused) {
     Bind(work, sim::InputKind::kState, "x", Shared(std::vector<double>(8000, 1.0), {8000}));
     const absl::Status status = RunOn(MakeHostShimDevice(), work).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-    auto run = sim::MakeCudaExecutor(MakeHostShimDevice())->Create(work.batch, sim::RunOptions{});
-    ASSERT_TRUE(run.ok()) << run.status();
-    ASSERT_TRUE((*run)->Start().ok());
-    ASSERT_TRUE((*run)->Forward(0, 2).ok());
-    ASSERT_TRUE((*run)->Finish().ok());
-    const absl::Status told = (*run)->StartAdjoint(1.0, {});
-    EXPECT_EQ(told.code(), absl::StatusCode::kResourceExhausted);
     const std::string which = of_initial ? "`initial`" : "the terminal cost";
-    EXPECT_NE(told.message().find("the record of " + which), std::string::npos) << told;
+    EXPECT_NE(status.message().find("the record of " + which), std::string::npos) << status;
   }
 }
 
