@@ -44,6 +44,7 @@ class Connection:
         self.received = bytearray()
         self.bytes_received = 0
         self.ended = threading.Event()
+        self.streams_ended = set()  # by the server
         self.stream_window = 65535  # of each stream; grown by what the server says
         self.windows = {}
         self.window = 65535
@@ -75,6 +76,8 @@ class Connection:
             kind, flags, stream = pending[3], pending[4], int.from_bytes(pending[5:9], "big")
             payload = bytes(pending[9 : 9 + length])
             del pending[: 9 + length]
+            if kind == RST_STREAM or (kind in (HEADERS, DATA) and flags & END_STREAM):
+                self.streams_ended.add(stream)
             with self.grown:
                 if kind == WINDOW_UPDATE:
                     more = int.from_bytes(payload, "big")

@@ -301,7 +301,8 @@ def test_a_long_mixed_load_leaves_every_bit_and_all_memory_as_they_were(soak, py
     print(f"{soak.answers} answers, {soak.killed} killed; {first:.1f} MiB, then {last:.1f} MiB")
     assert last <= first * growth
     assert eventually(lambda: not gauges(soak.server)), gauges(soak.server)
-    assert eventually(lambda: connections(soak.server) == 0), connections(soak.server)
+    # The server looks after a peer that says nothing every 80 s at the latest (docs/operations.md).
+    assert eventually(lambda: connections(soak.server) == 0, 120), connections(soak.server)
     assert eventually(lambda: descriptors(soak.server) <= idle), (descriptors(soak.server), idle)
     soak.server.log.seek(0)
     assert '"code":"Internal"' not in soak.server.log.read()
