@@ -150,7 +150,7 @@ void EndAt(absl::Time end, absl::Duration grace, ExitCode code,
   StartDetached(run);
 }
 
-// Ends the process at a signal that comes before `started` holds: what starts may be compiling.
+// Ends the process at a signal that comes before the server has started, which may take minutes of compiling.
 void EndWhileStarting(const std::shared_ptr<const std::atomic<bool>>& started) {
   StartDetached([started] {
     constexpr timespec kLook = {0, 200'000'000};

@@ -288,7 +288,7 @@ void ServerMetrics::RecordResult(const sim::Work& work, const sim::WorkResult& r
     NonFinite(birth.phase, std::isnan(birth.result), birth.role).Increment();
   }
   if (!work.gradient) return;
-  // A rollout that had to run again is run for the reversal.
+  // A kept rollout that ran again counts as recomputation.
   const double again = all ? 0.0 : result.seconds.forward;
   phase_seconds.at("recompute").Observe(result.seconds.recompute + again);
   phase_seconds.at("adjoint").Observe(result.seconds.adjoint);

@@ -460,12 +460,12 @@ SCALAR bool comes_first(double unit, int32_t test, double other_unit, int32_t ot
   const bool equal = (unit == 0.0) == (other_unit == 0.0);
   return (equal & (test <= other_test)) | (!equal & (other_unit == 0.0));
 }
-// Whether the first of two decides what is as far as the smaller margin (decision_margin.h).
+// Whether the first of two tests decides a formula that has the smaller margin (decision_margin.h).
 SCALAR bool decides_smaller(double margin, double unit, int32_t test, double other,
                             double other_unit, int32_t other_test) {
   return (margin < other) | ((margin == other) & comes_first(unit, test, other_unit, other_test));
 }
-// The same of the larger: a formula that integers alone make true needs no test of reals.
+// The same for the larger margin. A formula that integers alone make true needs no test of reals.
 SCALAR bool decides_larger(double margin, double unit, int32_t test, double other,
                            double other_unit, int32_t other_test) {
   const bool without = (margin > 0.0) & ((unit == 0.0) != (other_unit == 0.0));

@@ -4,7 +4,7 @@
 //   its *radius*: the boolean stays as it is if every test moves by less than this in its own ulps.
 //     test of reals: |a - b| / ulp, the ulp as in precision/ulp.h; infinite if that is NaN
 //     is_finite(x): as the test of |x| against the largest finite number of its format; infinite for
-//     a NaN, which is no NaN of a test
+//     a NaN, which is not counted as a NaN test
 //     choice: |a - b| / ulp, as a test. Each element of an order (argsort) or of pivots (lu) hangs on
 //     all pairs and on the integer keys: it has the least of these
 //     and, or: the smaller, the larger margin; not: the negated; all, any, where they give one

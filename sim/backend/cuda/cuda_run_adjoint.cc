@@ -40,8 +40,8 @@ int64_t CudaRun::TapeBytes(int64_t grid, int64_t units) const {
   return resident * units * source_->tape_unit_bytes;
 }
 
-// The tape's memory is that of the longest: of the range, the terminal cost or `initial`. What no tape
-// can hold of the last two is told by StartAdjoint.
+// The tape's memory is that of the longest: of the range, the terminal cost or `initial`. StartAdjoint
+// refuses the last two where no tape can hold them.
 int64_t CudaRun::AdjointBytes(int64_t first, int64_t count) const {
   const std::optional<int64_t> of_range = TapeUnits(first, count);
   if (!of_range) return kMoreThanAnyBudget;

@@ -90,7 +90,7 @@ plan::Records RecordsOf(const NumericalProgram& program, Recording recording) {
   return {.decides = records, .looks = Looks(program, recording), .ranges = records};
 }
 
-// Sums and products of non-negative sizes; what no tape can hold stays this much.
+// Sums and products of sizes, which are at least 0. A size beyond every tape stays at this bound.
 constexpr int64_t kBeyondTapes = std::numeric_limits<int64_t>::max() / 4;
 int64_t Sum(int64_t a, int64_t b) { return std::min(a + b, kBeyondTapes); }
 int64_t Product(int64_t a, int64_t b) {
