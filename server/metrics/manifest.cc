@@ -164,7 +164,7 @@ void AddWork(std::vector<Family>& all) {
   all.push_back({"simgrad_phase_duration_seconds",
                  kHistogram,
                  kServer,
-                 "Time a request spent in a phase.",
+                 "Time a request spent in a phase. Copies to and from a GPU are in those of the work.",
                  {"phase"},
                  Product({{"decode", "compile", "forward", "recompute", "adjoint", "encode"}}),
                  kSeconds});
