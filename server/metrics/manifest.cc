@@ -161,13 +161,14 @@ void AddWork(std::vector<Family>& all) {
                  {"direction"},
                  Product({{"forward", "adjoint"}}),
                  kBatch});
-  all.push_back({"simgrad_phase_duration_seconds",
-                 kHistogram,
-                 kServer,
-                 "Time a request spent in a phase. Copies to and from a GPU are in those of the work.",
-                 {"phase"},
-                 Product({{"decode", "compile", "forward", "recompute", "adjoint", "encode"}}),
-                 kSeconds});
+  all.push_back(
+      {"simgrad_phase_duration_seconds",
+       kHistogram,
+       kServer,
+       "Time a request spent in a phase. Copies to and from a GPU are in those of the work.",
+       {"phase"},
+       Product({{"decode", "compile", "forward", "recompute", "adjoint", "encode"}}),
+       kSeconds});
   all.push_back({"simgrad_program_cache_total",
                  kCounter,
                  kServer,

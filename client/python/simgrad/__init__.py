@@ -72,7 +72,7 @@ from simgrad.hessian import HessianVector
 from simgrad.kept import Keep, KeptRun
 from simgrad.local import LocalClient, local
 from simgrad.loop_derivative import Implicit, Truncated
-from simgrad.numpy_functions import stack
+from simgrad.numpy_shapes import stack
 from simgrad.path import FirstDifference, Forced, Path
 from simgrad.policy import LossScaleState, Policy
 from simgrad.pool import Pool

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, NoReturn
 
 import numpy as np
 
-from simgrad import indexing, numpy_functions, numpy_table
+from simgrad import indexing, numpy_arithmetic, numpy_elementary, numpy_products, numpy_table
 from simgrad.constants import dtype_of, element_name
+from simgrad.numpy_operands import element_as
 
 if TYPE_CHECKING:
     from simgrad.program import ProgramBuilder
@@ -85,16 +86,16 @@ class Expression:
         return self.builder.apply("mul", other, self)
 
     def __truediv__(self, other: Any) -> "Expression":
-        return numpy_functions.true_divide(self.builder, self, other)
+        return numpy_arithmetic.true_divide(self.builder, self, other)
 
     def __rtruediv__(self, other: Any) -> "Expression":
-        return numpy_functions.true_divide(self.builder, other, self)
+        return numpy_arithmetic.true_divide(self.builder, other, self)
 
     def __floordiv__(self, other: Any) -> "Expression":
-        return numpy_functions.floor_divide(self.builder, self, other)
+        return numpy_arithmetic.floor_divide(self.builder, self, other)
 
     def __rfloordiv__(self, other: Any) -> "Expression":
-        return numpy_functions.floor_divide(self.builder, other, self)
+        return numpy_arithmetic.floor_divide(self.builder, other, self)
 
     def __mod__(self, other: Any) -> "Expression":
         return self.builder.apply("mod", self, other)
@@ -103,22 +104,22 @@ class Expression:
         return self.builder.apply("mod", other, self)
 
     def __divmod__(self, other: Any) -> "tuple[Expression, Expression]":
-        return numpy_functions.divide_with_remainder(self.builder, self, other)
+        return numpy_arithmetic.divide_with_remainder(self.builder, self, other)
 
     def __rdivmod__(self, other: Any) -> "tuple[Expression, Expression]":
-        return numpy_functions.divide_with_remainder(self.builder, other, self)
+        return numpy_arithmetic.divide_with_remainder(self.builder, other, self)
 
     def __pow__(self, other: Any) -> "Expression":
-        return numpy_functions.power(self.builder, self, other)
+        return numpy_arithmetic.power(self.builder, self, other)
 
     def __rpow__(self, other: Any) -> "Expression":
-        return numpy_functions.power(self.builder, other, self)
+        return numpy_arithmetic.power(self.builder, other, self)
 
     def __matmul__(self, other: Any) -> "Expression":
-        return numpy_functions.matmul(self.builder, self, other)
+        return numpy_products.matmul(self.builder, self, other)
 
     def __rmatmul__(self, other: Any) -> "Expression":
-        return numpy_functions.matmul(self.builder, other, self)
+        return numpy_products.matmul(self.builder, other, self)
 
     def __neg__(self) -> "Expression":
         return self.builder.apply("neg", self)
@@ -130,7 +131,7 @@ class Expression:
         return self.builder.apply("abs", self)
 
     def __round__(self, decimals: int = 0) -> "Expression":
-        return numpy_functions.rounded(self, decimals)
+        return numpy_elementary.rounded(self, decimals)
 
     def __floor__(self) -> "Expression":
         return self.builder.apply("floor", self)
@@ -236,7 +237,7 @@ class Expression:
         `int` is i32, and i64 of what is u32 or i64.
         """
         element = numpy_table.with_line(
-            self.builder, numpy_functions.element_as, dtype, self.element
+            self.builder, element_as, dtype, self.element
         )
         return self if element == self.element else self.builder.convert(self, element)
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from simgrad.expression import Expression
-from simgrad.numpy_functions import builder_of
+from simgrad.numpy_operands import builder_of
 from simgrad.operation_writer import type_text
 from simgrad.program import ProgramBuilder
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL

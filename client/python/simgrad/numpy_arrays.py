@@ -6,29 +6,22 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
-from simgrad.numpy_functions import (
+from simgrad.numpy_elementary import is_finite, is_infinite, is_nan
+from simgrad.numpy_operands import (
     Axis,
     along_one,
     axes_in_order,
     axes_of,
     axis_of,
     builder_of,
-    concatenate,
-    diff,
     element_as,
-    is_finite,
-    is_infinite,
-    is_nan,
-    kept,
-    mean,
-    moveaxis,
     real,
-    reduced,
-    sort,
-    take,
-    transpose,
+    whole,
 )
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
+from simgrad.numpy_order import sort, take
+from simgrad.numpy_reductions import kept, mean, reduced
+from simgrad.numpy_shapes import concatenate, moveaxis, transpose
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
@@ -335,6 +328,18 @@ def interp(x: Any, xp: Any, fp: Any) -> "Expression":
     # At a point 0 times an infinite slope would be NaN.
     risen = b.where(beyond == 0, b.where(b.is_finite(slope), risen, 0.0), risen)
     return heights[left] + risen
+
+
+def diff(a: "Expression", n: int = 1, axis: int = -1) -> "Expression":
+    """Neighbours, subtracted; of bools whether they differ."""
+    before: tuple[Any, ...] = (slice(None),) * axis_of(a, axis)
+    times = whole(n, "np.diff with n")
+    if times < 0:
+        raise ValueError(f"{a.builder.here()}np.diff with n {n}: at least 0")
+    for _ in range(times):
+        after, first = a[(*before, slice(1, None))], a[(*before, slice(None, -1))]
+        a = after != first if a.element == ELEMENT_TYPE_BOOL else after - first
+    return a
 
 
 def gradient(f: Any, *varargs: Any, axis: Axis = None) -> Any:

@@ -7,23 +7,49 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from simgrad.numpy_functions import (
+from simgrad.numpy_operands import (
     Axis,
     axes_in_order,
     axes_of,
     axis_of,
     builder_of,
-    diagonal,
-    kept,
-    matmul,
     real,
-    reduced,
     whole,
 )
+from simgrad.numpy_reductions import kept, reduced
+from simgrad.numpy_shapes import diagonal
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
     from simgrad.program import ProgramBuilder
+
+
+def matmul(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
+    """NumPy's product of matrices and vectors: axes in front are broadcast. Of integers products
+    and a sum."""
+    left, right = b.matched([x, y], shapes=False)
+    if not left.shape or not right.shape:
+        raise ValueError(f"{b.here()}x @ y needs vectors or matrices; x * y multiplies by a scalar")
+    gone = [i for i, z in ((-2, left), (-1, right)) if z.ndim == 1]
+    left = left.reshape(1, -1) if left.ndim == 1 else left
+    right = right.reshape(-1, 1) if right.ndim == 1 else right
+    try:
+        front = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        raise b.unmet(left.shape, right.shape) from None
+    if left.element != ELEMENT_TYPE_REAL and left.shape[-1] != right.shape[-2]:
+        raise b.unmet(left.shape, right.shape)
+    product = (
+        reduced("sum", left[..., :, :, None] * right[..., None, :, :], -2)
+        if left.element != ELEMENT_TYPE_REAL
+        else b.matmul(
+            b.broadcast_to(left, front + left.shape[-2:]),
+            b.broadcast_to(right, front + right.shape[-2:]),
+        )
+    )
+    shape = [n for i, n in enumerate(product.shape) if i - product.ndim not in gone]
+    return product.reshape(shape) if gone else product
 
 
 def dot(a: Any, b: Any) -> "Expression":

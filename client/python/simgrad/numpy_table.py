@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
+from simgrad import numpy_arithmetic as arithmetic
 from simgrad import numpy_arrays as arrays
-from simgrad import numpy_functions as basic
+from simgrad import numpy_elementary as elementary
+from simgrad import numpy_order as order
 from simgrad import numpy_products as products
-from simgrad.numpy_functions import Axis, builder_of, element_as, reshape
+from simgrad import numpy_reductions as reductions
+from simgrad import numpy_shapes as shapes
+from simgrad import numpy_ufuncs as ufuncs
+from simgrad.numpy_operands import Axis, axis_of, builder_of, element_as
+from simgrad.numpy_shapes import reshape
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
@@ -67,7 +73,7 @@ def ufunc(
         if given:
             first = next(iter(given))
             raise unknown(b, f"{name} with {', '.join(given)}", _INSTEAD_OF.get(first, ""))
-        made = with_line(b, basic.ufunc, b, function.__name__, inputs)
+        made = with_line(b, ufuncs.ufunc, b, function.__name__, inputs)
         if made is NotImplemented:
             raise unknown(b, name, "")
         return made
@@ -115,21 +121,21 @@ def _reducing(code: str) -> Callable[..., Any]:
         x = builder_of(a).value(a)
         if dtype is not None:
             x = x.astype(dtype)
-        return basic.reduced(code, x, axis, keepdims)
+        return reductions.reduced(code, x, axis, keepdims)
 
     return write
 
 
 def _bools(code: str) -> Callable[..., Any]:
     def write(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
-        return basic.reduced(code, a, axis, keepdims)
+        return reductions.reduced(code, a, axis, keepdims)
 
     return write
 
 
 def _extreme(code: str) -> Callable[..., Any]:
     def write(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
-        return basic.extreme(code, a, axis, keepdims)
+        return reductions.extreme(code, a, axis, keepdims)
 
     return write
 
@@ -144,28 +150,28 @@ def where(condition: Any, x: Any = None, y: Any = None) -> "Expression":
 
 def deviation(a: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":
     """The square root of the variance."""
-    return builder_of(a).sqrt(basic.variance(a, axis, ddof=ddof, keepdims=keepdims))
+    return builder_of(a).sqrt(reductions.variance(a, axis, ddof=ddof, keepdims=keepdims))
 
 
 def spread(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
     """The largest less the smallest."""
-    largest = basic.extreme("reduce_max", a, axis, keepdims)
-    return largest - basic.extreme("reduce_min", a, axis, keepdims)
+    largest = reductions.extreme("reduce_max", a, axis, keepdims)
+    return largest - reductions.extreme("reduce_min", a, axis, keepdims)
 
 
 def _mean(a: Any, axis: Axis = None, dtype: Any = None, *, keepdims: bool = False) -> "Expression":
     if dtype is not None and element_as(dtype, a.element) != ELEMENT_TYPE_REAL:
         raise TypeError(f"a mean is real, not {dtype!r}")
-    return basic.mean(a, axis, keepdims=keepdims)
+    return reductions.mean(a, axis, keepdims=keepdims)
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: where,
-    np.clip: basic.clip,
-    np.sinc: basic.sinc,
-    np.round: basic.rounded,
+    np.clip: arithmetic.clip,
+    np.sinc: elementary.sinc,
+    np.round: elementary.rounded,
     np.isclose: arrays.is_close,
-    np.allclose: lambda a, b, rtol=1e-05, atol=1e-08: basic.reduced(
+    np.allclose: lambda a, b, rtol=1e-05, atol=1e-08: reductions.reduced(
         "all", arrays.is_close(a, b, rtol, atol)
     ),
     np.array_equal: arrays.array_equal,
@@ -186,23 +192,23 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     # Shapes
     np.reshape: lambda a, shape: reshape(a, shape),
     np.ravel: lambda a: reshape(a, -1),
-    np.transpose: basic.transpose,
-    np.squeeze: basic.squeeze,
-    np.expand_dims: basic.expand_dims,
-    np.swapaxes: basic.swapaxes,
-    np.moveaxis: basic.moveaxis,
-    np.broadcast_to: basic.broadcast_to,
+    np.transpose: shapes.transpose,
+    np.squeeze: shapes.squeeze,
+    np.expand_dims: shapes.expand_dims,
+    np.swapaxes: shapes.swapaxes,
+    np.moveaxis: shapes.moveaxis,
+    np.broadcast_to: shapes.broadcast_to,
     np.broadcast_arrays: arrays.broadcast_arrays,
     np.atleast_1d: arrays.each_atleast(1),
     np.atleast_2d: arrays.each_atleast(2),
     np.atleast_3d: arrays.each_atleast(3),
-    np.concatenate: basic.concatenate,
+    np.concatenate: shapes.concatenate,
     np.append: arrays.append,
     np.insert: arrays.insert,
     np.delete: arrays.delete,
-    np.stack: basic.stack,
-    np.vstack: basic.vstack,
-    np.hstack: basic.hstack,
+    np.stack: shapes.stack,
+    np.vstack: shapes.vstack,
+    np.hstack: shapes.hstack,
     np.dstack: arrays.dstack,
     np.column_stack: arrays.column_stack,
     np.split: arrays.split,
@@ -215,26 +221,26 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.tile: arrays.tile,
     np.repeat: arrays.repeat,
     np.pad: arrays.pad,
-    np.roll: basic.roll,
-    np.flip: basic.flip,
-    np.flipud: lambda m: basic.flip(m, 0),
-    np.fliplr: lambda m: basic.flip(m, 1),
+    np.roll: shapes.roll,
+    np.flip: shapes.flip,
+    np.flipud: lambda m: shapes.flip(m, 0),
+    np.fliplr: lambda m: shapes.flip(m, 1),
     np.rot90: arrays.rot90,
-    np.diff: basic.diff,
+    np.diff: arrays.diff,
     np.gradient: arrays.gradient,
-    np.tril: lambda m, k=0: basic.triangle(m, k, lower=True),
-    np.triu: lambda m, k=0: basic.triangle(m, k, lower=False),
-    np.diag: basic.diagonal,
-    np.diagonal: basic.matrix_diagonal,
-    np.diagflat: lambda v, k=0: basic.diagonal(reshape(v, -1), k),
-    np.trace: lambda a, offset=0: basic.reduced("sum", basic.matrix_diagonal(a, offset), -1),
+    np.tril: lambda m, k=0: shapes.triangle(m, k, lower=True),
+    np.triu: lambda m, k=0: shapes.triangle(m, k, lower=False),
+    np.diag: shapes.diagonal,
+    np.diagonal: shapes.matrix_diagonal,
+    np.diagflat: lambda v, k=0: shapes.diagonal(reshape(v, -1), k),
+    np.trace: lambda a, offset=0: reductions.reduced("sum", shapes.matrix_diagonal(a, offset), -1),
     np.copy: lambda a: builder_of(a).value(a),
     np.zeros_like: lambda a, dtype=None: arrays.like(a, 0, dtype),
     np.ones_like: lambda a, dtype=None: arrays.like(a, 1, dtype),
     np.full_like: arrays.full_like,
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
-    np.size: lambda a, axis=None: a.size if axis is None else a.shape[basic.axis_of(a, axis)],
+    np.size: lambda a, axis=None: a.size if axis is None else a.shape[axis_of(a, axis)],
     # Reductions
     np.sum: _reducing("sum"),
     np.prod: _reducing("prod"),
@@ -252,19 +258,19 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.median: arrays.median,
     np.quantile: arrays.quantile,
     np.percentile: arrays.percentile,
-    np.var: basic.variance,
+    np.var: reductions.variance,
     np.std: deviation,
     getattr(np, "trapezoid", None) or getattr(np, "trapz"): arrays.trapezoid,
-    np.argmax: lambda a, axis=None: basic.argument("argmax", a, axis),
-    np.argmin: lambda a, axis=None: basic.argument("argmin", a, axis),
-    np.cumsum: basic.cumsum,
+    np.argmax: lambda a, axis=None: reductions.argument("argmax", a, axis),
+    np.argmin: lambda a, axis=None: reductions.argument("argmin", a, axis),
+    np.cumsum: reductions.cumsum,
     np.cumprod: arrays.cumprod,
     # Order and places
-    np.argsort: basic.argsort,
-    np.sort: basic.sort,
+    np.argsort: order.argsort,
+    np.sort: order.sort,
     np.searchsorted: arrays.searchsorted,
-    np.take: basic.take,
-    np.take_along_axis: basic.take_along_axis,
+    np.take: order.take,
+    np.take_along_axis: order.take_along_axis,
     # Linear algebra
     np.linalg.norm: products.norm,
     np.linalg.solve: products.solve,
@@ -278,7 +284,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 
 if hasattr(np, "matrix_transpose"):  # of NumPy 2
-    FUNCTIONS[np.matrix_transpose] = lambda x: basic.swapaxes(x, -1, -2)
+    FUNCTIONS[np.matrix_transpose] = lambda x: shapes.swapaxes(x, -1, -2)
 
 _REDUCE: dict[Any, Callable[..., Any]] = {
     np.add: _reducing("sum"),
@@ -290,7 +296,7 @@ _REDUCE: dict[Any, Callable[..., Any]] = {
 }
 
 _ACCUMULATE: dict[Any, Callable[..., Any]] = {
-    np.add: basic.cumsum,
+    np.add: reductions.cumsum,
     np.multiply: arrays.cumprod,
     np.maximum: lambda a, axis: arrays.accumulated(np.maximum, a, axis),
     np.minimum: lambda a, axis: arrays.accumulated(np.minimum, a, axis),

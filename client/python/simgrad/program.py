@@ -19,7 +19,7 @@ import contextlib
 import re
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
-from simgrad import numpy_functions
+from simgrad import numpy_reductions, numpy_shapes
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
@@ -117,7 +117,7 @@ class ProgramBuilder(ControlFlow):
 
     def mean(self, x: Any, axes: int | Sequence[int] | None = None) -> Expression:
         """The sum over `axes`, or over all, divided by the number of elements."""
-        return numpy_functions.mean(self.value(x), axes)
+        return numpy_reductions.mean(self.value(x), axes)
 
     def where(self, condition: Any, a: Any, b: Any) -> Expression:
         """a where the condition holds, else b; both are computed, and neither's NaN reaches the
@@ -126,7 +126,7 @@ class ProgramBuilder(ControlFlow):
 
     def stack(self, values: Sequence[Any], axis: int = 0) -> Expression:
         """The values along a new axis."""
-        return numpy_functions.stack([self.value(x) for x in values], axis)
+        return numpy_shapes.stack([self.value(x) for x in values], axis)
 
     def like(self, a: Expression, fill: Any) -> Expression:
         """fill, in the shape and type of a."""

@@ -9,7 +9,7 @@ import torch
 
 from simgrad.controllers import Controller, Readable, Shapes
 from simgrad.expression import Expression
-from simgrad.numpy_functions import concatenate
+from simgrad.numpy_shapes import concatenate
 from simgrad.torch_layers import check, written
 from simgrad.world_function import Param, Weights
 

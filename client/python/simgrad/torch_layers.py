@@ -7,8 +7,8 @@ from typing import Any, Callable, Mapping
 
 from torch import nn
 
-from simgrad import numpy_functions
 from simgrad.expression import Expression
+from simgrad.numpy_arithmetic import clip
 
 Weight = Callable[[Any], Expression]  # of a parameter of the module
 
@@ -134,8 +134,8 @@ _LAYERS: Mapping[type, Callable[..., Expression]] = {
     nn.LayerNorm: _layer_norm,
     nn.Identity: _activation(lambda x, layer: x),
     nn.ReLU: _activation(lambda x, layer: _relu(x)),
-    nn.ReLU6: _activation(lambda x, layer: numpy_functions.clip(x, 0.0, 6.0)),
-    nn.Hardtanh: _activation(lambda x, layer: numpy_functions.clip(x, layer.min_val, layer.max_val)),
+    nn.ReLU6: _activation(lambda x, layer: clip(x, 0.0, 6.0)),
+    nn.Hardtanh: _activation(lambda x, layer: clip(x, layer.min_val, layer.max_val)),
     nn.LeakyReLU: _activation(
         lambda x, layer: _relu(x) + layer.negative_slope * _negative_part(x)
     ),
@@ -151,7 +151,7 @@ _LAYERS: Mapping[type, Callable[..., Expression]] = {
     nn.GELU: _activation(lambda x, layer: _gelu(x, layer.approximate)),
     nn.Mish: _activation(lambda x, layer: x * x.builder.tanh(x.builder.softplus(x))),
     nn.LogSigmoid: _activation(lambda x, layer: -x.builder.softplus(-x)),
-    nn.Hardsigmoid: _activation(lambda x, layer: numpy_functions.clip(x + 3.0, 0.0, 6.0) / 6.0),
+    nn.Hardsigmoid: _activation(lambda x, layer: clip(x + 3.0, 0.0, 6.0) / 6.0),
     nn.Softplus: _activation(lambda x, layer: _softplus(x, layer.beta, layer.threshold)),
     nn.Softsign: _activation(lambda x, layer: x / (1.0 + abs(x))),
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 from simgrad import functions, pickled
 from simgrad.expression import Expression
-from simgrad.numpy_functions import element_as
+from simgrad.numpy_operands import element_as
 from simgrad.program import ProgramBuilder
 from simgrad.source_line import on_behalf_of, source_line
 from simgrad.v1 import program_pb2, simgrad_pb2

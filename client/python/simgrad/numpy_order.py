@@ -1,0 +1,59 @@
+"""NumPy's functions that put elements in order, or take them from places: sort and take, on values of a world."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simgrad.numpy_operands import along_one, builder_of
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL, ELEMENT_TYPE_U8
+
+if TYPE_CHECKING:
+    from simgrad.expression import Expression
+
+
+def take_along_axis(arr: Any, indices: Any, axis: int | None = -1) -> "Expression":
+    """A gather of the flat array; a computed index that is outside means the nearest element."""
+    b = builder_of(arr, indices)
+    x, along = along_one(b.value(arr), axis)
+    if np.ndim(indices) != x.ndim:
+        raise ValueError(
+            f"{b.here()}np.take_along_axis of shape {x.shape} at indices of shape {np.shape(indices)}: "
+            "as many axes"
+        )
+    if not hasattr(indices, "builder"):
+        places = np.take_along_axis(np.arange(x.size).reshape(x.shape), np.asarray(indices), along)
+        return b.take(x, places.shape, places.ravel().tolist())
+    if indices.element in (ELEMENT_TYPE_REAL, ELEMENT_TYPE_BOOL):
+        raise TypeError(f"{b.here()}np.take_along_axis takes computed indices, not reals or bools")
+    # A bound above 255 is no u8.
+    given = indices.astype("i32") if indices.element == ELEMENT_TYPE_U8 else indices
+    inside = b.min(b.max(given, np.int32(0)), np.int32(x.shape[along] - 1))
+    return _at_places(x, inside.astype("i32"), along)
+
+
+def _at_places(x: "Expression", places: "Expression", axis: int) -> "Expression":
+    """x at i32 places along an axis, all inside."""
+    stride = math.prod(x.shape[axis + 1 :])
+    base = np.arange(x.size).reshape(x.shape).take([0], axis).astype(np.int32)
+    return x.builder.gather(x.reshape(-1), places * np.int32(stride) + base, axes=0)
+
+
+def argsort(a: Any, axis: int | None = -1) -> "Expression":
+    of, along = along_one(a, axis)
+    return of.builder.argsort(of, axes=along)
+
+
+def sort(a: Any, axis: int | None = -1) -> "Expression":
+    """A stable argsort, and a gather."""
+    of, along = along_one(a, axis)
+    return _at_places(of, argsort(of, along), along) if of.size else of
+
+
+def take(a: Any, indices: Any, axis: int | None = None) -> "Expression":
+    b = builder_of(a, indices)
+    x, along = along_one(b.value(a), axis)
+    # A tuple in a key of its own is a list of indices.
+    return x[(*(slice(None),) * along, list(indices) if isinstance(indices, tuple) else indices)]
