@@ -69,6 +69,17 @@ def test_every_fp8_widens_to_its_value(format, exponent_bits, has_infinity):
     np.testing.assert_array_equal(np.signbit(back[finite]), np.signbit(expected[finite]))
 
 
+@pytest.mark.parametrize("format, one", [("bf16", 0x3F80), ("f16", 0x3C00), ("e5m2", 0x3C), ("e4m3", 0x38)])
+def test_one_number_of_a_low_format_is_an_array_without_axes(format, one):
+    """NumPy 1 computes such arrays in other types than it does others."""
+    bits = np.array(one, np.uint16 if format in ("bf16", "f16") else np.uint8)
+    for raw, number in ((False, 1.0), (True, one)):
+        back = arrays.from_tensor(arrays.to_tensor(Bits(bits, format)), raw=raw)
+        assert isinstance(back, np.ndarray) and back.shape == () and back == number
+    flag = arrays.from_tensor(arrays.to_tensor(np.array(True)))
+    assert isinstance(flag, np.ndarray) and flag.dtype == bool and flag
+
+
 def test_raw_gives_the_bits_of_low_formats():
     bits = np.array([0x3C00, 0x7E00], np.uint16)
     back = arrays.from_tensor(arrays.to_tensor(Bits(bits, "f16")), raw=True)

@@ -15,6 +15,7 @@ from said import unbacked  # noqa: E402
 
 import simgrad as sg
 from simgrad.program import ProgramBuilder
+from simgrad.results import ResolvedPolicy, RoleSetting
 from simgrad.why import svg
 from simgrad.why.compare import Pair
 from simgrad.why.difference import GradientDifference, difference
@@ -28,10 +29,10 @@ from simgrad.why.variants import (
     name_of,
     policies_by_name,
     variants_of,
-    with_rounding,
+    with_stochastic_rounding,
     without_weights,
 )
-from simgrad.why.work import Variant, Work, work_of
+from simgrad.why.work import Calls, Variant, Work, work_of
 
 BALL = sg.World("bouncing_ball", contact="toi")
 
@@ -63,6 +64,12 @@ def test_differences_are_relative_to_the_reference_and_name_the_worst():
     assert np.isnan(difference([1.0], [np.inf]).relative) and difference([1.0], [np.inf]).largest == np.inf
     # Squares of these would overflow or vanish.
     assert difference([1e200], [2e200]).relative == 1 and difference([1e-200], [2e-200]).relative == 1
+    assert difference([1.0], [1e200]).relative == pytest.approx(1e200)
+    assert difference([1.0, 0.0], [1.0, 1e-200]).relative == pytest.approx(1e-200)
+    # Neither 0, which says that both are equal, nor inf, which says that the reference is 0.
+    assert difference([1e-300], [1e300]).relative == np.finfo(np.float64).max
+    assert 0 < difference([1e300], [1e300 * (1 + 1e-15), 0.0][:1]).relative < 1e-14
+    assert difference([1e300, 0.0], [1e300, 1e-300]).relative == np.finfo(np.float64).smallest_subnormal
 
 
 @pytest.mark.parametrize("differs_from", [1, 2, 7, 64, 100])
@@ -82,6 +89,19 @@ def test_significant_digits_are_those_of_mean_and_deviation():
     samples = [np.array([100 + d, 1.0, np.nan, d]) for d in (-0.1, 0.0, 0.1)]
     np.testing.assert_allclose(significant_digits(samples), [3.0, DIGITS["f64"], 0.0, 0.0])
     np.testing.assert_allclose(significant_digits(samples, 2.5), [2.5, 2.5, 0.0, 0.0])
+    # Squares of these would overflow or vanish.
+    for scale in (1e285, 1e-200, 1e-310):
+        scaled = [x[:1] * scale for x in samples]
+        np.testing.assert_allclose(significant_digits(scaled), [3.0], atol=1e-6)
+
+
+def test_a_deadline_that_passes_before_the_first_run_is_that_of_all():
+    class Late:
+        def program(self, world, **options):
+            raise sg.errors.DeadlineExceeded("deadline of 0.1 s exceeded before the answer began")
+
+    with pytest.raises(sg.errors.DeadlineExceeded, match="^tune: the deadline of 5 s passed while the program was asked for: "):
+        Calls("tune", 5.0, None, False).program(Late(), BALL)
 
 
 def test_margins_are_counted_in_ulps():
@@ -199,18 +219,31 @@ def test_variants_are_named_and_the_first_policy_is_the_reference():
     assert list(policies_by_name({"cheap": policy})) == ["cheap"]
 
 
-def test_a_network_with_a_scale_keeps_its_rounding():
-    def rounded(policy):
-        roles = with_rounding(policy, "stochastic").to_proto().roles
-        return {r.role for r in roles if r.setting.rounding == "stochastic"}
+def test_rounding_is_drawn_where_casts_have_a_choice():
+    def resolved(sites=None, **formats):
+        scaled = formats.pop("scaled", False)
+        roles = {
+            role: RoleSetting(
+                formats.get(role, "f32"), "ieee", "pairwise", "f32", "native", "bitwise",
+                scale="amax" if scaled and role == "network" else "none",
+            )  # fmt: skip
+            for role in ROLES
+        }
+        return ResolvedPolicy("f32", roles, sites or {}, 1.0, "report")
 
-    others = set(ROLES) - {"tape", "gradient", "network"}
-    fp8 = sg.Policy("fp8_storage")
-    scaled = sg.Policy("f32").role("network", format="e4m3", scale="amax")
-    for policy in (fp8, fp8.role("network", format="e5m2"), scaled):
-        assert rounded(policy) == others
-    for policy in (fp8.role("network", format="bf16"), fp8.role("network", scale="none"), sg.Policy("f32")):
-        assert rounded(policy) == {*others, "network"}
+    def drawn(found):
+        message = with_stochastic_rounding(sg.Policy("f32"), found).to_proto()
+        entries = [(r.role, r.setting) for r in message.roles] + [(s.site, s.setting) for s in message.sites]
+        return {name for name, setting in entries if setting.rounding == "stochastic"}
+
+    all_roles = set(ROLES) - {"tape", "gradient"}
+    assert drawn(resolved()) == drawn(resolved(network="e4m3")) == all_roles
+    assert drawn(resolved(network="e4m3", scaled=True)) == all_roles - {"network"}
+    assert drawn(resolved(solver="f64", dynamics="tf32")) == all_roles - {"solver", "dynamics"}
+    sites = {"a": {"format": "f16"}, "b": {"format": "f64"}, "c": {"order": "exact"}}
+    assert drawn(resolved(sites)) == all_roles | {"a"}
+    doubles = resolved(**dict.fromkeys(ROLES, "f64"))
+    assert with_stochastic_rounding(sg.Policy("f64"), doubles) == sg.Policy("f64")
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,44 @@ for name in ("initial", "data", "weights"):
 """,
         server.target,
     )
+
+
+def test_a_loss_that_is_not_finite_in_an_instance_spoils_what_depends_on_it(root, server):
+    run(
+        root,
+        BALL + """
+def slopes(loss, **options):
+    out = roll(**options)
+    assert not out.calls
+    return grads(loss(out), y0, e)
+def bad(out): return out.values[0] + float("nan") * out.values[1]
+for loss in (bad, lambda out: out.values[0] + float("inf") * out.values[1]):
+    by_height, by_bounce = slopes(loss)
+    good, _ = slopes(lambda out: out.values[0])
+    near(by_height[0], good[0])
+    assert bool(by_height[1].isnan().all()) and bool((by_height[2] == 0).all()) and bool(by_bounce.isnan())
+# What reduction leaves out spoils nothing shared.
+by_height, by_bounce = slopes(bad, reduction="finite_only")
+_, alone = slopes(lambda out: out.values[0])
+near(by_bounce, alone)
+assert bool(by_height[1].isnan().all())
+by_height, by_bounce = slopes(lambda out: float("nan") * out.value)
+assert bool(by_height.isnan().all()) and bool(by_bounce.isnan())
+""",
+        server.target,
+    )
+
+
+def test_values_that_change_in_place_leave_the_gradient_of_weights_alone(root, server):
+    run(
+        root,
+        BALL + """
+weights = tensor([1.0, 1.0, 1.0])
+out = roll(weights=weights)
+values = out.values.detach().clone()
+out.values.detach().zero_()
+near(grads(out.value, weights)[0], values)
+near(torch.from_numpy(out.info.values), values)
+""",
+        server.target,
+    )

@@ -268,6 +268,26 @@ for error, said, call in (
         assert said in str(failed), failed
     else:
         raise AssertionError(said)
+for keep in (False, None):
+    assert roll(x, k, keep=keep).state["x"].shape == (2,)
+""",
+        server.target,
+    )
+
+
+def test_unsigned_numbers_are_tensors_of_i64(root, server):
+    run(
+        root,
+        COMMON + """
+@sg.world
+def counts(x: sg.State, n: sg.State(dtype="u32"), k: sg.Param = 0.5):
+    return {"x": k * x, "n": n + np.uint32(1)}
+k = torch.tensor(0.5, requires_grad=True)
+largest = np.array([2**32 - 2], np.uint32)
+out = simgrad.torch.rollout(client, counts, steps=1, initial={"x": [1.0], "n": largest}, params={"k": k}, record=["n"])
+assert out.state["n"].dtype == torch.int64 and out.trajectory["n"].tolist() == [[2**32 - 2, 2**32 - 1]]
+out.state["x"].sum().backward()
+assert k.grad == 1.0
 """,
         server.target,
     )

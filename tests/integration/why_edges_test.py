@@ -188,6 +188,88 @@ def test_a_policy_that_stops_parts_nowhere(client):
     assert "leaves the path" not in str(result.why)
 
 
+def test_a_run_that_stopped_parts_nowhere_behind_its_end(client):
+    """A terminal cost that decides has no path. `z` is beyond f16 in step 15; from step 18 on, `late` holds."""
+
+    @sg.world
+    def grows(x: sg.State, z: sg.State, k: sg.Param = 1.0):
+        late, early = sg.test("late", x > 17.5), sg.test("early", x < 3.5)
+        x = np.where(late, x + 2.0, np.where(early, x + 1.0, x + 1.0 * k))
+        return {"x": x, "z": z * 2.0}
+
+    @grows.objective
+    def end(x):
+        return np.where(x > 0.5, x, -x)
+
+    work = dict(steps=24, objective="end", policies=["f64", sg.Policy("f16_unsafe").nonfinite("stop")])
+    result = client.compare(grows, initial={"x": [0.0, 0.0], "z": [1.0, 0.0]}, **work)
+    (pair,) = result.pairs.values()
+    assert pair.other_result.path is None and [bad.instance for bad in pair.other_result.health if bad.stopped] == [0]
+    assert pair.forks.count == 0
+    # One that parts before it stops is told: 3.4996 is 3.5 in f16.
+    result = client.compare(grows, initial={"x": [0.0, 3.4996], "z": [1.0, 1.0]}, **work)
+    (pair,) = result.pairs.values()
+    assert pair.forks.parted.tolist() == [False, True] and (pair.forks.first.step, pair.forks.first.site) == (0, "early")
+
+
+def test_an_error_beyond_the_squares_of_f64_is_no_gradient_of_zero(client):
+    @sg.world
+    def grown(x: sg.State):
+        return 10.0 * x
+
+    @grown.objective
+    def end(x):
+        return x
+
+    work = dict(steps=2, initial={"x": [1.0]}, objective="end")
+    result = client.compare(grown, policies=["f64"], configs=[{"steps": 202}], **work)
+    assert "is zero" not in result.why and "by 1e+200 of its size" in result.why
+
+
+@pytest.mark.parametrize(
+    "refused, arguments",
+    [
+        ("instance_ids: 2 of them for 8 instances", dict(instance_ids=[1, 2])),
+        ("instance_ids: whole numbers", dict(instance_ids=[1.7, 2, 3, 4, 5, 6, 7, 8])),
+        ("instance_ids: whole numbers", dict(instance_ids=[-1, 2, 3, 4, 5, 6, 7, 8])),
+        ("first_instance: whole numbers", dict(first_instance=-1)),
+        ("first_instance: whole numbers", dict(first_instance=1.5)),
+        ("first_instance: 18446744073709551615 and 7 more ids", dict(first_instance=2**64 - 1)),
+        ("first_instance: instance_ids names every", dict(first_instance=1, instance_ids=range(8))),
+        ("weights: 2 of them for 8 instances", dict(weights=[1.0, 2.0])),
+        ("weights: one number for each instance", dict(weights=np.ones((8, 1)))),
+        ("instances: 4, where inputs are of 8", dict(instances=4)),
+    ],
+)
+def test_instances_are_checked_as_those_of_a_call(client, refused, arguments):
+    work = dict(steps=1, initial={"x": np.ones((8, 4))}, objective="bent")
+    for call in (
+        lambda: client.compare(inside, policies=["f64", "f32"], **work, **arguments),
+        lambda: client.tune(inside, bound=1.0, **work, **arguments),
+        lambda: client.sensitivity(inside, policy="f32", runs=1, **work, **arguments),
+    ):
+        with pytest.raises((ValueError, TypeError), match=refused):
+            call()
+
+
+def test_ids_up_to_the_largest_are_those_of_the_runs(client):
+    ids = dict(first_instance=2**64 - 8)
+    found = client.compare(inside, steps=1, initial={"x": BALANCED[:8]}, policies=["f64", "f32"], gradient=False, **ids)
+    (pair,) = found.pairs.values()
+    assert pair.forks.first is None or pair.forks.first.instance_id == 2**64 - 8 + pair.forks.first.instance
+
+
+def test_sensitivity_takes_policies_with_roles_that_do_not_round(client):
+    work = dict(steps=1, initial={"x": BALANCED}, runs=2, gradient=False)
+    for policy in ("f64", sg.Policy("f32").role("solver", format="f64"), sg.Policy("f32").role("dynamics", format="tf32")):
+        found = client.sensitivity(inside, policy=policy, **work)
+        assert found.differing == 2, policy
+        by_chance = [r.program.policy.rounds_by_chance for r in found.results]
+        assert by_chance == [policy != "f64"] * 2
+    with pytest.raises(ValueError, match="no cast rounds by chance .* orders=True"):
+        client.sensitivity(inside, policy="f64", orders=False, **work)
+
+
 def test_instances_that_a_policy_stops_are_told_of_either_run(client):
     """5e5 grows beyond f16 in the seventh step; its last state is finite, so nothing else tells."""
 

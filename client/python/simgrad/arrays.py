@@ -104,11 +104,11 @@ def from_bytes(dtype: int, shape: Any, data: bytes, raw: bool = False) -> np.nda
     """The array that `data` holds; low formats as exact f32, or as bits where `raw`."""
     array = np.frombuffer(data, dtype=_NUMPY_OF_DTYPE[dtype]).reshape(tuple(shape))
     if dtype == tensor_pb2.DTYPE_BOOL:
-        flags: np.ndarray = array != 0
-        return flags
+        return np.asarray(array != 0)
     if raw or dtype not in _WIDEN:
         return array.copy()
-    return _WIDEN[dtype](array)
+    # With an axis at least: operators make a scalar of an array without one, and NumPy 1 computes that in i64.
+    return _WIDEN[dtype](np.atleast_1d(array)).reshape(array.shape)
 
 
 def from_tensor(tensor: tensor_pb2.Tensor, raw: bool = False) -> np.ndarray:

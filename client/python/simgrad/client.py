@@ -580,7 +580,7 @@ class Client:
           progress, timeout, arguments: as for `compare`.
         Cost: k + 1 calls, and for each run that parts two to four runs of one instance up to the fork.
         Errors: those of `gradient`; ValueError for stochastic=True in a world that draws random numbers, for
-          its draws would change.
+          its draws would change, and without orders under a policy whose casts have no choice (f64).
         """
         return sensitivity(
             self,

@@ -108,8 +108,8 @@ def rollout_spec(
         raise TypeError(f"objective is one name, not {objective!r}; Client.gradient alone takes a list")
     if not hasattr(steps, "__index__"):
         raise TypeError(f"steps is a whole number, not {steps!r}")
-    [seed], ids = _unsigned("seed", [seed]), _unsigned("instance_ids", instance_ids)
-    [first_instance] = _unsigned("first_instance", [first_instance])
+    [seed], ids = unsigned("seed", [seed]), unsigned("instance_ids", instance_ids)
+    [first_instance] = unsigned("first_instance", [first_instance])
     record = names_of("record", "states and observables", record)
     margins = names_of("margins", "sites", margins)
     spec = simgrad_pb2.RolloutSpec(
@@ -163,7 +163,8 @@ def distinct(objectives: Sequence[str]) -> Sequence[str]:
     return objectives
 
 
-def _weights(weights: Any) -> np.ndarray | None:
+def weights_of(weights: Any) -> np.ndarray | None:
+    """The weights of instances, [N] in f64. TypeError and ValueError where they are none."""
     if weights is None:
         return None
     try:
@@ -184,7 +185,7 @@ def rollout_request(
     keep: simgrad_pb2.KeepOptions | None = None,
 ) -> simgrad_pb2.RolloutRequest:
     """The message of a rollout; the arguments are those of Client.rollout."""
-    return simgrad_pb2.RolloutRequest(spec=spec, weights=_weights(weights), keep=keep)
+    return simgrad_pb2.RolloutRequest(spec=spec, weights=weights_of(weights), keep=keep)
 
 
 def vjp_request(
@@ -220,7 +221,7 @@ def gradient_request(
     request = simgrad_pb2.GradientRequest(
         spec=spec,
         reduction=_word(_REDUCTIONS, "reduction", reduction),
-        weights=_weights(weights),
+        weights=weights_of(weights),
         loops=loop_derivatives(loops),
         return_tree=return_tree,
         clip_norm=clip_norm,
@@ -257,7 +258,7 @@ def names_of(argument: str, what: str, given: Any) -> tuple[str, ...]:
     return names
 
 
-def _unsigned(option: str, numbers: Iterable[Any]) -> list[int]:
+def unsigned(option: str, numbers: Iterable[Any]) -> list[int]:
     """The numbers as ints. Raises ValueError, with the name of the option, for what is no u64."""
     if isinstance(numbers, np.ndarray) and numbers.ndim == 1 and numbers.dtype.kind == "u":
         known: list[int] = numbers.tolist()
@@ -372,6 +373,17 @@ def declarations_of(program: program_pb2.Program | None) -> Declared:
         )
         for i in program.inputs
     }
+
+
+def bare(value: Any) -> Any:
+    """The array of an input, without its marks."""
+    value = value.array if isinstance(value, arrays.PerStep) else value
+    return value.bits if isinstance(value, arrays.Bits) else np.asarray(value)
+
+
+def has_rows(value: Any, rank: int) -> bool:
+    """Whether an input, declared with this rank, has a row for each instance."""
+    return np.ndim(bare(value)) > rank + isinstance(value, arrays.PerStep)
 
 
 def _named_tensor(

@@ -33,7 +33,7 @@ from simgrad.data_as_controls import data_as_controls
 from simgrad.kept import Keep
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.policy import Policy
-from simgrad.request import names_of
+from simgrad.request import declarations_of, has_rows, names_of
 from simgrad.results import Gradient, Rollout
 from simgrad.torch_controller import ModuleController, controller
 from simgrad.v1 import program_pb2
@@ -43,7 +43,12 @@ __all__ = ["ModuleController", "TorchRollout", "controller", "rollout"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_GROUPS = ("initial", "params", "controls")
+_KINDS = {
+    "initial": program_pb2.INPUT_KIND_STATE,
+    "params": program_pb2.INPUT_KIND_PARAM,
+    "controls": program_pb2.INPUT_KIND_CONTROL,
+}
+_GROUPS = tuple(_KINDS)
 _OF_VJP = ("on_nonfinite", "timeout", "retry", "loops", "reduction")  # of the options of a gradient, those of a vjp
 _PREFIX = {"initial": "state", "params": "param", "controls": "control"}
 _REFUSED = {
@@ -57,10 +62,12 @@ class TorchRollout:
     """Tensors that know their gradient.
 
     Attributes:
-      state: final states, [N, field shape]. trajectory: recorded values, [N, time, field shape].
+      state: final states, [N, field shape]. trajectory: recorded values, [N, time, field shape]. Numbers of u32 are
+        in i64, as torch has none of them; other arrays share their memory with those of `info`.
       info: the Rollout with everything else: sites, path signature, program, ok.
       calls: the Gradient answers of backward passes so far (connected, gated_by, loss scale, reused, ...).
-      values: of the objective, by instance, [N], f64; None without one.
+      values: of the objective, by instance, [N], f64; None without one. Where the loss's derivative by one is not
+        finite, the gradients of that instance are NaN, and those that it shares with others, unless reduction leaves it out.
       value: the sum of weight times value, as the server adds it up, f64; None without an objective.
     """
 
@@ -124,7 +131,7 @@ def rollout(
       inputs that are no dicts, and for a list of tensors that need gradients.
     """
     for refused, why in _REFUSED.items():
-        if options.get(refused):
+        if options.pop(refused, None):
             raise ValueError(f"{refused}: {why}")
     for group, given in (("initial", initial), ("params", params), ("controls", controls), ("data", data)):
         if given is not None and not isinstance(given, Mapping):
@@ -237,8 +244,9 @@ class _Work:
         )
         arrays = [*self.result.state.values(), *self.result.trajectory.values()]
         if self.objective:
-            arrays += [np.asarray(self.result.values), np.asarray(self.result.value, np.float64)]
-        return tuple(torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays)
+            # A copy: the gradient of the weights reads them, whatever the caller does with the tensor.
+            arrays += [np.array(self.result.values), np.asarray(self.result.value, np.float64)]
+        return tuple(_tensor_of(a) for a in arrays)
 
     def backward(
         self, cotangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]
@@ -248,7 +256,11 @@ class _Work:
         total: dict[str, dict[str, np.ndarray]] = {group: {} for group in _GROUPS}
         fixed = {**self.fixed, **self.of_gradients, "record": (), "progress": False}
         fixed.pop("margins", None)
+        bad = np.zeros(self.result.instances, bool)
         for asked in self._asked(cotangents) if wrt else ():
+            if "weights" in asked:
+                bad = ~np.isfinite(asked["weights"])
+                asked["weights"] = np.where(bad, 0.0, asked["weights"])
             if self.result.kept is not None and asked.get("objective", "") == self.objective:
                 how = {name: value for name, value in fixed.items() if name in _OF_VJP}
                 asked.pop("objective", None)
@@ -261,7 +273,23 @@ class _Work:
             for group, into in total.items():
                 for name, value in getattr(gradient, group).items():
                     into[name] = into[name] + value if name in into else value
-        return total
+        return self._spoiled(total, bad) if bad.any() else total
+
+    def _spoiled(self, gradients: dict[str, dict[str, np.ndarray]], bad: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+        """Gradients by a loss that is not finite in some instances: no request takes such a weight."""
+        program = self.world.program
+        if program is None:  # of a built-in world
+            program = self.client.program(self.world, **_how(self.fixed)).source
+        declared = declarations_of(program)
+        sent = self.groups()
+        for group, arrays in gradients.items():
+            for name, value in arrays.items():
+                arrays[name] = value = np.array(value)
+                if has_rows(sent[group][name], declared[_KINDS[group], name].rank):
+                    value[bad] = np.nan
+                elif self.of_gradients["reduction"] != "finite_only":
+                    value[...] = np.nan
+        return gradients
 
     def _asked(self, cotangents: Sequence[torch.Tensor | None]) -> list[dict[str, Any]]:
         """The arguments of each call for a gradient. Weights multiply cotangents too, so an objective with
@@ -388,6 +416,13 @@ def _own(value: Any) -> Any:
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _tensor_of(array: Any) -> torch.Tensor:
+    array = np.asarray(array)
+    if array.dtype == np.uint32:
+        array = array.astype(np.int64)
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
 
 
 def _numbers(weights: Any) -> Any:

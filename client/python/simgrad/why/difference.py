@@ -18,8 +18,8 @@ class Difference:
 
     Attributes:
       largest: largest |other - reference|; inf or NaN where an element of either is not finite and they differ.
-      relative: |other - reference| / |reference|, Euclidean over all elements; 0 where both are equal, inf
-        where the reference is 0 and the other is not, NaN where `largest` is not finite.
+      relative: |other - reference| / |reference|, Euclidean over all elements; 0 only where both are equal, inf
+        only where the reference is 0 and the other is not, NaN where `largest` is not finite.
       at: index of the element with the largest difference; () where there is none.
     """
 
@@ -72,12 +72,19 @@ def difference(reference: np.ndarray, other: np.ndarray) -> Difference:
 def _relative(off: np.ndarray, a: np.ndarray) -> float:
     if not np.isfinite(off).all():
         return float("nan")
-    largest = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
+    (size, norm), (largest, reference) = _scaled_norm(off), _scaled_norm(a[np.isfinite(a)])
     if largest == 0.0:
         return float("inf")
-    # Scaled, so that squares neither overflow nor vanish.
-    norm = float(np.linalg.norm((a[np.isfinite(a)] / largest).ravel()))
-    return float(np.linalg.norm((off / largest).ravel())) / norm
+    with np.errstate(over="ignore", under="ignore"):
+        ratio = np.float64(norm / reference) * (np.float64(size) / largest)
+    limits = np.finfo(np.float64)
+    return float(np.clip(ratio, limits.smallest_subnormal, limits.max))
+
+
+def _scaled_norm(x: np.ndarray) -> tuple[float, float]:
+    """The largest |x|, and the Euclidean norm of x divided by it: squares of that neither overflow nor vanish."""
+    largest = float(np.abs(x).max(initial=0.0))
+    return largest, float(np.linalg.norm((x / largest).ravel())) if largest else 0.0
 
 
 def differences(

@@ -104,7 +104,7 @@ def forks_of(
     """Finds where two runs part: by their paths where both have one, else by signatures.
 
     Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
-    were several tests. Without paths, log2(T) prefixes of both runs.
+    were several tests. Without paths, log2(T) prefixes of both runs; and those that policy "stop" ended once more.
     """
     a, b = runs
     if a.path is not None and b.path is not None and a.path.structure == b.path.structure:
@@ -147,9 +147,15 @@ def _by_signatures(
     """Loops tell their steps at diagnostics "instances". Where there are other tests too, only the earliest
     step is searched."""
     a, b = runs
+    last = _last_steps(runs)
     parted = a.path_signatures != b.path_signatures
     step, site = _loops_differ(a, b)
-    parted &= step <= _last_steps(runs)
+    parted &= step <= last
+    # A run that "stop" ended has no more decisions, and its signature says nothing of later ones.
+    undecided = parted & (step < 0)
+    for end in np.unique(last[undecided & (last < a.steps - 1)]):
+        among = np.flatnonzero(undecided & (last == end))
+        parted[among] = _prefix_differs(work.take(among), reference, other)(int(end) + 1)
     site = [name if differs else "" for name, differs in zip(site, parted)]
     step = np.where(parted, step, -1)
     located = step >= 0

@@ -17,7 +17,7 @@ from simgrad.why.fork import Forks, forks_of, traces_of
 from simgrad.why.recorder import Recorder
 from simgrad.why.sentence import Sentence, ulps
 from simgrad.why.table import aligned
-from simgrad.why.variants import policy_of, with_order, with_rounding
+from simgrad.why.variants import policy_of, with_order, with_stochastic_rounding
 from simgrad.why.work import Calls, Variant, check_arguments, work_of
 from simgrad.world import World
 
@@ -149,7 +149,9 @@ def significant_digits(samples: Sequence[np.ndarray], most: float = DIGITS["f64"
     """Decimal digits in which samples agree, element by element, at most `most` (see Sensitivity)."""
     stacked = np.stack([np.asarray(x, np.float64) for x in samples])
     with np.errstate(all="ignore"):
-        mean, deviation = stacked.mean(axis=0), stacked.std(axis=0, ddof=1)
+        largest = np.abs(stacked).max(axis=0)
+        scaled = stacked / np.where(largest > 0, largest, 1.0)  # so that squares neither overflow nor vanish
+        mean, deviation = scaled.mean(axis=0), scaled.std(axis=0, ddof=1)
         digits = -np.log10(deviation / np.abs(mean))
     equal = (stacked == stacked[0]).all(axis=0)
     digits = np.where(equal, most, np.nan_to_num(digits, nan=0.0, neginf=0.0))
@@ -177,6 +179,10 @@ def sensitivity(
         raise TypeError(f"runs is a whole number, not {runs!r}")
     if runs < 1:
         raise ValueError(f"runs {runs}: at least 1")
+    if isinstance(orders, str):
+        raise ValueError(f"orders {orders!r}: True, False, or a list of orders")
+    if not orders and not stochastic:
+        raise ValueError("orders, stochastic: without either no run differs")
     check_arguments(arguments, gradient)
     with Calls("sensitivity", timeout, retry, progress) as calls:
         plain, work = work_of(client, world, calls, **arguments)
@@ -186,7 +192,11 @@ def sensitivity(
                 "stochastic: this world draws random numbers, and stochastic rounding would change its draws: "
                 "give stochastic=False"
             )
-        variants = _perturbed(base, runs, orders, stochastic)
+        rounded = base.policy
+        if stochastic:
+            resolved = calls.program(client, plain, policy=base.policy).policy
+            rounded = with_stochastic_rounding(base.policy, resolved)
+        variants = _perturbed(base, runs, orders, rounded)
         calls.expect(steps * (1 + len(variants)) * (2 if gradient else 1))
         recorder = Recorder(work, gradient)
         first = recorder.run(base)
@@ -210,23 +220,25 @@ def sensitivity(
 
 
 def _perturbed(
-    base: Variant, runs: int, orders: bool | Sequence[str], stochastic: bool
+    base: Variant, runs: int, orders: bool | Sequence[str], rounded: Policy
 ) -> list[Variant]:
-    """Run k, from 1 on: its order of sums in every role, and rounding that is drawn by seed k."""
-    if isinstance(orders, str):
-        raise ValueError(f"orders {orders!r}: True, False, or a list of orders")
+    """Run k, from 1 on: its order of sums in every role, and rounding that is drawn by seed k where `rounded`, the
+    policy with it, is another."""
+    stochastic = rounded != base.policy
     if not orders and not stochastic:
-        raise ValueError("orders, stochastic: without either no run differs")
+        raise ValueError(
+            "stochastic: under this policy no cast rounds by chance (roles and sites in f64 or tf32, and those with "
+            "scale amax, have no such choice), and without orders no run differs: give orders=True, or another policy"
+        )
     names = list(orders) if not isinstance(orders, bool) else []
     made = []
     for k in range(1, (min(runs, len(names)) if names else runs) + 1):
-        variant = replace(base, name=f"run {k}")
+        variant = replace(base, name=f"run {k}", policy=rounded)
         order = names[k - 1] if names else f"shuffled({k})" if orders else ""
         if order:
             variant = replace(variant, name=order, policy=with_order(variant.policy, order))
         if stochastic:
-            policy = with_rounding(variant.policy, "stochastic")
-            variant = replace(variant, name=f"{variant.name}, stochastic", policy=policy, seed=k)
+            variant = replace(variant, name=f"{variant.name}, stochastic", seed=k)
         made.append(variant)
     return made
 

@@ -214,7 +214,7 @@ def tune(
         if work.instances < 2:
             raise ValueError("instances: at least 2, one to search with and one to confirm with")
         variant = Variant("reference", plain, policy_of(reference), steps)
-        source = client.program(plain, timeout=calls.left(), retry=retry).source
+        source = calls.program(client, plain).source
         assert source is not None  # Client.program always asks for it
         knobs = knobs_of(source, roles, sites)
         weighed = _weights(knobs, cost)

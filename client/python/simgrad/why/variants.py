@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Iterable, Mapping, Sequence
 
 from simgrad.policy import Policy
+from simgrad.results import ResolvedPolicy
 from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.why.work import Variant
 from simgrad.world import WithDefaults, World
@@ -57,25 +58,19 @@ def with_order(policy: Policy, order: str, roles: Iterable[str] = ROLES) -> Poli
     return policy
 
 
-def with_rounding(policy: Policy, rounding: str) -> Policy:
-    """The policy with one rounding of the casts into every role that has a choice."""
-    fixed = {"tape", "gradient", *(["network"] if _scales_network(policy) else [])}
-    for role in ROLES:
-        if role not in fixed:
-            policy = policy.role(role, rounding=rounding)
+def with_stochastic_rounding(policy: Policy, resolved: ResolvedPolicy) -> Policy:
+    """The policy with stochastic rounding of the casts into every role and at every site that has a choice; itself
+    where none has. No cast into f64 rounds, tf32 draws nothing, and tape, gradient and a role with scale amax round
+    to nearest even. `resolved`: what the server makes of the policy."""
+    rounds = {"f32", "bf16", "f16", "e4m3", "e5m2"}
+    for role, setting in resolved.roles.items():
+        if role not in ("tape", "gradient") and setting.format in rounds and setting.scale == "none":
+            policy = policy.role(role, rounding="stochastic")
+    if resolved.roles["network"].scale == "none":
+        for site, given in resolved.sites.items():
+            if given.get("format") in rounds:
+                policy = policy.site(site, rounding="stochastic")
     return policy
-
-
-def _scales_network(policy: Policy) -> bool:
-    """Whether its role network has scale amax, which rounds to nearest even."""
-    message = policy.to_proto()
-    scales = message.preset == "fp8_storage"
-    for role in message.roles:
-        if role.role == "network" and role.setting.format:
-            scales = scales and role.setting.format in ("e4m3", "e5m2")
-        if role.role == "network" and role.setting.scale:
-            scales = role.setting.scale == "amax"
-    return scales
 
 
 def without_weights(variant: Variant) -> Variant:

@@ -17,8 +17,19 @@ from simgrad.arrays import Bits, PerStep
 from simgrad.clock import Clock
 from simgrad.policy import Policy
 from simgrad.progress import ProgressCallback, observer_of
-from simgrad.request import Arrays, Cotangents, Declaration, declarations_of, unsent_instances, with_defaults
-from simgrad.results import Gradient, Rollout
+from simgrad.request import (
+    Arrays,
+    Cotangents,
+    Declaration,
+    bare,
+    declarations_of,
+    has_rows,
+    unsent_instances,
+    unsigned,
+    weights_of,
+    with_defaults,
+)
+from simgrad.results import Gradient, Program, Rollout
 from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.world import WithDefaults, World
 
@@ -100,6 +111,16 @@ class Calls:
                     f"{self._phase}: the deadline of {self._timeout:g} s passed in call {self.count}, of {variant}, "
                     f"which had the rest of it: {error}",
                 )
+            raise
+
+    def program(self, client: Client, world: World, **options: Any) -> Program:
+        """Client.program, within the deadline of all calls."""
+        try:
+            return client.program(world, timeout=self.left(), retry=self.retry, **options)
+        except errors.DeadlineExceeded as error:
+            error.args = (
+                f"{self._phase}: the deadline of {self._timeout:g} s passed while the program was asked for: {error}",
+            )
             raise
 
     def begin(self, steps: int, gradient: bool) -> ProgressCallback:
@@ -286,37 +307,47 @@ def work_of(
     plain = plain_of(world)
     source = plain.program
     if source is None:
-        source = client.program(plain, timeout=calls.left(), retry=calls.retry).source
+        source = calls.program(client, plain).source
     declared = declarations_of(source)
     own, stepped, real, counts = {}, {}, {}, set()
     for group, kind in _KINDS.items():
         of = {
-            n: declared.get((kind, n), Declaration(np.ndim(_bare(x)))) for n, x in inputs[group].items()
+            n: declared.get((kind, n), Declaration(np.ndim(bare(x)))) for n, x in inputs[group].items()
         }
         real[group] = frozenset(
             n for n, d in of.items() if d.element == program_pb2.ELEMENT_TYPE_REAL
         )
-        own[group] = frozenset(n for n, x in inputs[group].items() if _has_rows(x, of[n].rank))
+        own[group] = frozenset(n for n, x in inputs[group].items() if has_rows(x, of[n].rank))
         stepped[group] = frozenset(
             n
             for n, x in inputs[group].items()
-            if isinstance(x, PerStep) or np.ndim(_bare(x)) == of[n].rank + 2
+            if isinstance(x, PerStep) or np.ndim(bare(x)) == of[n].rank + 2
         )
-        counts |= {len(_bare(inputs[group][n])) for n in own[group]}
+        counts |= {len(bare(inputs[group][n])) for n in own[group]}
     if unsent := unsent_instances(world, {kind: given[group] for group, kind in _KINDS.items()}):
         counts.add(unsent)
-    ids = np.array([int(i) for i in instance_ids], np.uint64)
+    ids = np.array(unsigned("instance_ids", instance_ids), np.uint64)
+    [first_instance] = unsigned("first_instance", [first_instance])
+    weighed = weights_of(weights)
     if len(counts) > 1:
         raise ValueError(f"inputs of {' and of '.join(map(str, sorted(counts)))} instances")
     if 0 in counts:
         raise ValueError("inputs of 0 instances: a batch has at least one instance")
-    number = instances or (max(counts) if counts else len(ids) or 1)
+    if instances and counts and instances not in counts:
+        raise ValueError(f"instances: {instances}, where inputs are of {max(counts)} instances")
+    [number] = unsigned("instances", [instances or (max(counts) if counts else len(ids) or 1)])
     if ids.size == 0:
-        ids = np.arange(first_instance, first_instance + number, dtype=np.uint64)
+        if first_instance + number > 2**64:
+            raise ValueError(f"first_instance: {first_instance} and {number - 1} more ids are beyond 2^64 - 1")
+        ids = np.uint64(first_instance) + np.arange(number, dtype=np.uint64)
+    elif first_instance:
+        raise ValueError("first_instance: instance_ids names every instance already; give one of the two")
+    for argument, by_instance in (("instance_ids", ids), ("weights", weighed)):
+        if by_instance is not None and len(by_instance) != number:
+            raise ValueError(f"{argument}: {len(by_instance)} of them for {number} instances")
     if cotangents is not None:
         sent = cotangents if isinstance(cotangents, Cotangents) else Cotangents(**cotangents)
         options["cotangents"] = sent
-    weighed = None if weights is None else np.asarray(weights, np.float64).ravel()
     inputs = {group: dict(world.named(kind, given[group])) for group, kind in _KINDS.items()}
     return plain, Work(client, calls, inputs, own, stepped, real, number, ids, weighed, options)
 
@@ -326,15 +357,6 @@ def plain_of(world: World) -> World:
     if world.program is None:
         return world
     return WithDefaults(simgrad_pb2.World(program=world.program), world.array_defaults)
-
-
-def _bare(value: Any) -> Any:
-    value = value.array if isinstance(value, PerStep) else value
-    return value.bits if isinstance(value, Bits) else np.asarray(value)
-
-
-def _has_rows(value: Any, rank: int) -> bool:
-    return np.ndim(_bare(value)) > rank + isinstance(value, PerStep)
 
 
 def _rows(value: Any, chosen: np.ndarray) -> Any:
