@@ -22,8 +22,10 @@ absl::Status CheckCudaTextOptions(const v1::CudaTextOptions& options,
                                   const validation::ProgramSchema& schema,
                                   const std::string& field) {
   if (!v1::CudaMapping_IsValid(options.mapping())) {
-    return validation::InvalidField(absl::StrCat(field, ".mapping"),
-                                    absl::StrCat("unknown mapping ", options.mapping()));
+    return validation::InvalidField(
+        absl::StrCat(field, ".mapping"),
+        absl::StrCat("unknown mapping ", static_cast<int>(options.mapping()),
+                     "; one of UNSPECIFIED, THREAD_PER_INSTANCE, BLOCK_PER_INSTANCE"));
   }
   std::set<std::string_view> seen;
   for (int i = 0; i < options.per_step_size(); ++i) {

@@ -57,11 +57,14 @@ absl::Status CheckObjective(const v1::DescribeProgramRequest& request,
                                 known.empty() ? "none" : absl::StrJoin(known, ", ")));
 }
 
-absl::Status CheckSize(size_t bytes, int64_t most_bytes) {
+absl::Status CheckSize(const v1::DescribeProgramRequest& request, size_t bytes,
+                       int64_t most_bytes) {
   if (static_cast<int64_t>(bytes) <= most_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the description has at least ", bytes, " bytes, messages at most ", most_bytes,
-                   "; ask without adjoint, or raise --max_message_bytes"));
+  return validation::LimitExceeded(
+      request.adjoint() ? "adjoint" : "world",
+      absl::StrCat("the description has at least ", bytes, " bytes, and a message at most ",
+                   most_bytes, "; ", request.adjoint() ? "ask without adjoint, or " : "",
+                   "raise --max_message_bytes of the server"));
 }
 
 }  // namespace
@@ -98,7 +101,7 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
                                    control, {.path = PathUseOf(request.path())});
   if (!program.ok()) return program.status();
   const std::string& text = (*program)->program->text;
-  status = CheckSize((*program)->info.size() + text.size(), most_bytes);
+  status = CheckSize(request, (*program)->info.size() + text.size(), most_bytes);
   if (!status.ok()) return status;
   v1::DescribeProgramResponse response;
   response.mutable_program()->ParseFromString((*program)->info);
@@ -112,7 +115,7 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
     if (!cuda.ok()) return cuda.status();
     *response.mutable_cuda() = *std::move(cuda);
   }
-  status = CheckSize(response.ByteSizeLong(), most_bytes);
+  status = CheckSize(request, response.ByteSizeLong(), most_bytes);
   if (!status.ok()) return status;
   return response;
 }

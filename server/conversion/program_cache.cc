@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/conversion/loss_scaler.h"
@@ -20,6 +21,19 @@
 
 namespace simgrad::server::conversion {
 namespace {
+
+// The whole of a world, with its adjoint, is above a limit: that is no field of a request.
+bool IsTooLarge(const absl::Status& status) {
+  return sim::IsLimit(status) && sim::FieldOf(status) == "program";
+}
+
+// The status about the field that makes the program: of a spec or a description their world.
+absl::Status AboutWorldOf(const std::string& field, const absl::Status& status) {
+  absl::string_view message = status.message();
+  absl::ConsumePrefix(&message, "program: ");
+  const std::string about = field.empty() ? "world" : field == "spec" ? "spec.world" : field;
+  return sim::LimitError(about, std::string(message));
+}
 
 // Maps serialise in a fixed order, so that equal messages are equal bytes.
 std::string BytesOf(const google::protobuf::Message& message) {
@@ -204,8 +218,10 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
     // A gradient says how loops are differentiated beside its spec, and a Vjp beside its handle.
     const bool is_of_call = field == "spec" || field == "handle";
     const bool is_beside = is_of_call && sim::FieldOf(lowered.status()).starts_with("loops");
-    return compilation.StatusOf(sim::InField(is_beside ? "" : field, lowered.status()),
-                                "INVALID_FIELD");
+    const absl::Status status = IsTooLarge(lowered.status())
+                                    ? AboutWorldOf(field, lowered.status())
+                                    : sim::InField(is_beside ? "" : field, lowered.status());
+    return compilation.StatusOf(status, "INVALID_FIELD");
   }
   on_lookup_(Lookup::kMiss);
   auto cached = std::make_shared<CachedProgram>();

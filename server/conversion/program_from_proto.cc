@@ -62,9 +62,9 @@ class Reader {
       const v1::Value& value = message_.values(i);
       const auto element = FromProto(value.element());
       if (!element) {
-        return InvalidField(
-            At("values", i) + ".element",
-            absl::StrCat("unknown element type ", static_cast<int>(value.element())));
+        return InvalidField(At("values", i) + ".element",
+                            absl::StrCat("unknown element type ", static_cast<int>(value.element()),
+                                         "; one of REAL, I32, I64, BOOL, U32, U8"));
       }
       absl::Status status =
           CheckShape(value.shape(), limits_.max_elements, At("values", i) + ".shape");

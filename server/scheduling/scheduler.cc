@@ -24,6 +24,12 @@ constexpr int64_t kFewInFlight = 2;
 // Large work may fill `capacity`; some places more are left to what turns out to be small.
 int64_t MostWaiting(int64_t capacity) { return capacity + std::max<int64_t>(1, capacity / 4); }
 
+// The words that say how a request becomes small enough.
+const char* AdviceOn(MemoryUse use) {
+  return use == MemoryUse::kUpload ? "; send fewer or smaller arrays at once"
+                                   : "; send fewer instances or steps, or record fewer fields";
+}
+
 }  // namespace
 
 Scheduler::Arrival::Held::~Held() {
@@ -150,17 +156,15 @@ std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
     int64_t bytes, MemoryUse use, const std::shared_ptr<Caller>& caller) {
   const int64_t share = caller->limits().memory_bytes;
   if (bytes > memory_->limit()) {
-    return Refusal{
-        RefusalReason::kTooLarge,
-        absl::StrCat("the request needs about ", bytes, " bytes, the server has ", memory_->limit(),
-                     "; send fewer instances or steps, or record fewer fields"),
-        {}};
+    return Refusal{RefusalReason::kTooLarge,
+                   absl::StrCat("the request needs about ", bytes, " bytes, the server has ",
+                                memory_->limit(), AdviceOn(use)),
+                   {}};
   }
   if (bytes > share) {
     return Refusal{RefusalReason::kShare,
                    absl::StrCat("the request needs about ", bytes, " bytes, caller '",
-                                caller->name(), "' may have ", share,
-                                "; send fewer instances or steps, or record fewer fields"),
+                                caller->name(), "' may have ", share, AdviceOn(use)),
                    {}};
   }
   if (auto reservation = memory_->Reserve(bytes, use, caller)) return *std::move(reservation);

@@ -50,7 +50,9 @@ grpc::Slice Enclosed(int part, const std::string& program, const google::protobu
 
 }  // namespace
 
-EncodedPart Encoded(const v1::DiagnosticsBlock& part) { return {Enclosed(kDiagnostics, "", part)}; }
+EncodedPart Encoded(const v1::DiagnosticsBlock& part) {
+  return {Enclosed(kDiagnostics, "", part), false, "spec.diagnostics"};
+}
 EncodedPart Encoded(const v1::TrajectoryChunk& part) { return {Enclosed(kTrajectory, "", part)}; }
 EncodedPart Encoded(const v1::Progress& part) { return {Enclosed(kProgress, "", part)}; }
 EncodedPart Encoded(const v1::TensorPiece& part) { return {Enclosed(kPiece, "", part)}; }
@@ -58,7 +60,7 @@ EncodedPart Encoded(const v1::RolloutResult& part) {
   return {Enclosed(v1::RolloutPart::kResultFieldNumber, "", part), true};
 }
 EncodedPart Encoded(const v1::BackwardBlock& part) {
-  return {Enclosed(v1::GradientPart::kBackwardFieldNumber, "", part)};
+  return {Enclosed(v1::GradientPart::kBackwardFieldNumber, "", part), false, "spec.diagnostics"};
 }
 EncodedPart Encoded(const v1::GradientResult& part) {
   return {Enclosed(v1::GradientPart::kResultFieldNumber, "", part), true};

@@ -17,6 +17,8 @@ namespace simgrad::server::service {
 struct EncodedPart {
   grpc::Slice bytes;
   bool is_result = false;  // the last one
+  // The field of the request to ask less of, where the part is longer than a message may be.
+  const char* field = "spec.world";
   int64_t size() const { return static_cast<int64_t>(bytes.size()); }
 };
 

@@ -23,8 +23,9 @@ bool StreamReactor::Send(EncodedPart part) {
   FlushDiagnostics();
   if (part.is_result) progress_.reset();  // nothing comes after the result
   Queue(std::move(part));
+  const bool sent = !given_up_;
   WriteNext(std::move(lock));
-  return true;
+  return sent;
 }
 
 bool StreamReactor::SendDiagnostics(const sim::StepDiagnostics& diagnostics) {
@@ -97,6 +98,12 @@ bool StreamReactor::IsSlow(Clock::time_point now) {
 }
 
 void StreamReactor::Queue(EncodedPart part) {
+  if (given_up_) return;
+  if (part.size() > call_->max_message_bytes()) {
+    given_up_ = call_->EndTooLong(part);
+    if (final_) final_ = given_up_;
+    return;
+  }
   queued_bytes_ += part.size();
   waiting_.push_back(std::move(part));
 }

@@ -563,6 +563,17 @@ grpc::Status StreamingCall::GiveUp(SlowReader why) {
   return ToGrpcStatus(status, record_.request_id);
 }
 
+grpc::Status StreamingCall::EndTooLong(const EncodedPart& part) {
+  const absl::Status status = validation::LimitExceeded(
+      part.field,
+      absl::StrCat("one part of the answer has ", part.size(),
+                   " bytes, as so many sites, states or names have, and a message at most ",
+                   max_message_bytes(),
+                   "; ask for fewer of them, or raise --max_message_bytes of the server"));
+  cancellation_->Cancel(status);
+  return ToGrpcStatus(status, record_.request_id);
+}
+
 void StreamingCall::CountDropped(metrics::Dropped reason, int64_t parts) {
   context_.metrics->stream_dropped[static_cast<size_t>(reason)].Add(static_cast<double>(parts));
 }

@@ -74,9 +74,12 @@ class StreamingCall final : public sim::Observer,
   void OnFirstMessage();
   // The work is stopped for its reader's sake. Returns what the caller is told.
   grpc::Status GiveUp(SlowReader why);
+  // Ends the work for a part of its answer that no message holds. Returns the status of the call.
+  grpc::Status EndTooLong(const EncodedPart& part);
   void CountDropped(metrics::Dropped reason, int64_t parts);
 
   const conversion::ColumnNames& column_names() const { return column_names_; }
+  int64_t max_message_bytes() const { return context_.max_message_bytes; }
   // The most payload of a message: the rest is names and framing.
   int64_t max_payload_bytes() const { return context_.max_message_bytes / 2; }
   // The most that may wait for a slow reader before the work does.

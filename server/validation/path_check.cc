@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/validation/request_error.h"
 #include "server/validation/tensor_check.h"
@@ -68,8 +69,9 @@ absl::Status CheckPathFits(const v1::PathOptions& path, const PathShape& shape,
   if (forced.structure() != shape.structure) {
     return InvalidField(
         field + ".forced.structure",
-        absl::StrCat("the path is of the structure '", forced.structure().substr(0, 12),
-                     "', the world of '", shape.structure.substr(0, 12),
+        absl::StrCat("the path is of the structure '",
+                     absl::CHexEscape(forced.structure().substr(0, 12)), "', the world of '",
+                     shape.structure.substr(0, 12),
                      "'; a path fits a world of the same operations, shapes, sites and caps"));
   }
   const auto& sent = forced.decisions().shape();

@@ -169,7 +169,11 @@ class Walk {
  private:
   // False ends the walk: something is refused, or the bytes are no message.
   bool Message(Frame& frame, int depth) {
-    if (depth > kMostDepth) return false;
+    if (depth > kMostDepth) {
+      return Refuse(LimitExceeded(
+          FieldPath(frame),
+          absl::StrCat("messages lie in one another more than ", kMostDepth, " deep here")));
+    }
     frame.lists.resize(static_cast<size_t>(frame.facts->lists));
     for (uint32_t tag; (tag = in_.ReadTag()) != 0;) {
       if (!Field(frame, tag, depth)) return false;
@@ -224,12 +228,19 @@ class Walk {
         LimitExceeded(PathOf(inner), absl::StrCat("a map has at most ", kMostKeys, " keys")));
   }
 
-  // A string or bytes. Only the key of a map is read: paths name it.
+  // A string or bytes. Text is read; paths name the key of a map.
   bool Bytes(Frame& frame, const FieldFacts& facts) {
     int length;
     if (!in_.ReadVarintSizeAsInt(&length)) return false;
-    const bool key = frame.facts->map_entry && facts.field->number() == 1;
-    return key ? in_.ReadString(&frame.key, length) : in_.Skip(length);
+    if (facts.field->type() != FieldDescriptor::TYPE_STRING) return in_.Skip(length);
+    const bool is_key = frame.facts->map_entry && facts.field->number() == 1;
+    std::string& text = is_key ? frame.key : text_;
+    if (!in_.ReadString(&text, length)) return false;
+    if (google::protobuf::internal::IsStructurallyValidUTF8(text.data(), length)) return true;
+    const std::string path = PathOf(frame);
+    const std::string field =
+        is_key ? path : absl::StrCat(path, path.empty() ? "" : ".", facts.field->name());
+    return Refuse(InvalidField(field, "is no text in UTF-8"));
   }
 
   bool Packed(Frame& frame, const FieldFacts& facts) {
@@ -295,6 +306,7 @@ class Walk {
 
   CodedInputStream in_;
   int64_t growth_ = 0;
+  std::string text_;  // the last one
   absl::Status status_;
 };
 

@@ -110,11 +110,12 @@ class PairWriter {
     const ValueId pivots = w_.Do(kLuPivots, {w_.X(0)}, {ElementType::kReal, {2, n}});
     const ValueId taken = Reshaped(Part(pivots, 0, 0, 1), {n});
     const ValueId next = Reshaped(Part(pivots, 0, 1, 1), {n});
-    if (shape[0] == n) return {taken, next};
-    // Rows without a pivot have no rival.
-    const Type rest = {ElementType::kReal, {shape[0] - n}};
+    // Neither the last row nor rows without a pivot have a rival.
+    const int64_t rivals = std::min(n, shape[0] - 1);
+    const Type rest = {ElementType::kReal, {shape[0] - rivals}};
     const double infinity = std::numeric_limits<double>::infinity();
-    return {Behind(taken, w_.Number(infinity, rest)), Behind(next, w_.Number(0, rest))};
+    return {Behind(Part(taken, 0, 0, rivals), w_.Number(infinity, rest)),
+            Behind(Part(next, 0, 0, rivals), w_.Number(0, rest))};
   }
 
   Pair OfConversion() {
@@ -126,13 +127,19 @@ class PairWriter {
     return {magnitude, w_.Do(kMax, {nearest, w_.Number(1, type)}, type)};
   }
 
-  // Floor and ceil decide on which side of an integer x is, round on which side of a half.
+  // Floor and ceil decide on which side of an integer x is, round on which side of a half. Where the format
+  // has no halves any more, x is whole, and the next larger number is the next one that rounds otherwise.
   Pair OfWhole() {
     const ValueId x = whole_->operand;
     const Type type = w_.TypeOf(x);
     if (whole_->code != kRound) return {x, w_.Do(kRound, {x}, type)};
     const ValueId below = w_.Do(kFloor, {x}, type);
-    return {x, w_.Do(kAdd, {below, w_.Number(0.5, type)}, type)};
+    const ValueId half = w_.Do(kAdd, {below, w_.Number(0.5, type)}, type);
+    const ValueId is_whole =
+        w_.Do(kEq, {half, w_.Do(kFloor, {half}, type)}, {ElementType::kBool, type.shape});
+    const double infinity = std::numeric_limits<double>::infinity();
+    const ValueId next = w_.Do(kNextAfter, {x, w_.Number(infinity, type)}, type);
+    return {x, w_.Do(kSelect, {is_whole, next, half}, type)};
   }
 
   // Two rows, one behind the other.
@@ -221,8 +228,11 @@ bool ChoosesByReals(const Program& program, const Op& op) {
       return false;
     case Chooses::kPlaces:
       return std::any_of(op.operands.begin(), op.operands.end(), is_real) && HasChoice(program, op);
-    case Chooses::kPivots:
-      return ElementCount(program[op.operands[0]].type.shape) > 0;
+    case Chooses::kPivots: {
+      // A factor's pivot is compared with 0; that of a matrix of one row has no rival.
+      const Shape& shape = program[op.operands[0]].type.shape;
+      return ElementCount(shape) > 0 && (op.code == kCholesky || shape[0] > 1);
+    }
     case Chooses::kInteger:
       return is_real(op.operands[0]) && !is_real(op.results[0]);
   }

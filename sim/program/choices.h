@@ -3,11 +3,12 @@
 // Maths: the pair of each operation:
 //     argmax, argmin: the winner and the runner-up
 //     argsort: each element in order and the next one, of the first key of reals
-//     lu_permutation: by column, the magnitudes of the pivot and of the runner-up
+//     lu_permutation: by column, the magnitudes of the pivot and of the runner-up; infinity and 0 where
+//       no other row is left
 //     cholesky: each pivot and 0
 //     conversion of a real x to an integer: |x| and the nearest integer other than 0;
-//       of floor(x) or ceil(x): x and the nearest integer; of round(x): x and the nearest half; of
-//       trunc(x): as of x
+//       of floor(x) or ceil(x): x and the nearest integer; of round(x): x and the nearest half, or the next
+//       larger number where halves are no numbers of the format; of trunc(x): as of x
 //   The pair has the format in which the operation compares.
 // Cost: `argsort` and `argmax` take a few passes over what they read; pivots cost nothing more.
 // Threads: pure.

@@ -29,7 +29,8 @@ absl::Status CheckValue(const ConfigField& field, const ConfigValue& value) {
       }
       if (field.type == ConfigType::kInteger &&
           (*number != std::floor(*number) || std::abs(*number) > 9007199254740992.0)) {
-        return FieldError(path, absl::StrCat("must be an integer, is ", *number));
+        return FieldError(path,
+                          absl::StrCat("must be an integer from -2^53 to 2^53, is ", *number));
       }
       return absl::OkStatus();
     }

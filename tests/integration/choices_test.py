@@ -241,3 +241,35 @@ def test_a_key_of_integers_decides_before_the_reals_behind_it(client):
     assert margins([0, 1, 2, 3]) == [np.inf] * 4
     assert margins([0, 1, 1, 1]) == [np.inf, 2.0**-50, 2.0 - 2.0**-50, 2.0 - 2.0**-50]
     assert margins([0, 0, 0, 0]) == [2.0**-50, 2.0 - 2.0**-50, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("policy, digits", [("bf16_unsafe", 8), ("f16_unsafe", 11), ("f32", 24)])
+def test_where_halves_are_no_numbers_the_next_one_rounds_otherwise(client, policy, digits):
+    @sg.world
+    def w(x: sg.State[5]):
+        with sg.role("dynamics", "cell"):
+            place = np.round(x).astype("i32")
+        return {"x": x + 0 * sg.literal(np.arange(10.0))[place]}
+
+    first = 2.0 ** (digits - 1)  # from here on all numbers are whole
+    x = np.array([first - 1, first, first + 1, -first - 2, 2 * first + 2])
+    r = client.rollout(w, steps=1, initial={"x": x}, policy=policy, margins=["cell"])
+    assert r.margins["cell"].reshape(-1).tolist() == [-0.5, -1.0, -1.0, -1.0, -2.0]
+
+
+def test_a_pivot_that_has_no_rival_is_no_choice(client):
+    @sg.world
+    def solved(x: sg.State[2], A: sg.Param[2, 2]):
+        return {"x": np.linalg.solve(A, x)}
+
+    # Nearly singular: the last pivot is 2^-20, and there is no other row.
+    nearly = np.array([[2.0, 1.0], [0.5, 0.25 + 2.0**-20]])
+    r = client.rollout(solved, steps=1, initial={"x": [1.0, 1.0]}, params={"A": nearly}, policy="f64")
+    assert r.events["lu"].margin[0] == 1.5
+
+    @sg.world
+    def divided(x: sg.State[1], A: sg.Param[1, 1]):
+        return {"x": np.linalg.solve(A, x)}
+
+    r = client.rollout(divided, steps=1, initial={"x": [1.0]}, params={"A": [[2.0]]}, policy="f64")
+    assert "lu" not in r.events and r.state["x"] == 0.5

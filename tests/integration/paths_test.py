@@ -208,6 +208,9 @@ def test_what_is_no_path_is_refused_by_name(server, client, taken):
     def nameless(options):
         options.forced.structure = ""
 
+    def accented(options):  # which a message does not cut in the middle of a character
+        options.forced.structure = "a" * 11 + "é"
+
     def huge(options):
         options.forced.decisions.shape[2] = 1 << 60
 
@@ -215,7 +218,7 @@ def test_what_is_no_path_is_refused_by_name(server, client, taken):
     assert refusal(both) == (*refused, "spec.path.record")
     assert refusal(as_numbers) == (*refused, "spec.path.forced.decisions.dtype")
     assert refusal(cut) == (*refused, "spec.path.forced.decisions.inline")
-    assert refusal(nameless) == (*refused, "spec.path.forced.structure")
+    assert refusal(nameless) == refusal(accented) == (*refused, "spec.path.forced.structure")
     assert refusal(huge)[:2] == refused
 
 

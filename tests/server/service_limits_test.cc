@@ -2,7 +2,9 @@
 #include <cmath>
 #include <future>
 
+#include "server/conversion/program_to_proto.h"
 #include "server/service/request_log.h"
+#include "sim/program/builder.h"
 #include "tests/server/running_server.h"
 
 namespace simgrad::server {
@@ -227,6 +229,59 @@ void ExpectSameAnswerInSmallMessages(const Request& request,
     EXPECT_FALSE(answer.pieces(field).empty()) << field;
     EXPECT_TRUE(expected.pieces(field).empty()) << field;
   }
+}
+
+// A world of many states, whose names no message of the smallest limit holds together.
+v1::GradientRequest ManyNames() {
+  sim::Builder b("many");
+  sim::Vars states;
+  for (int i = 0; i < 700; ++i)
+    states.push_back(b.State(std::string(100, 'x') + std::to_string(i), {}));
+  b.SetNext(states);
+  b.AddObjective("first", nullptr,
+                 [&](const sim::Vars& last, const sim::Vars&) { return last[0]; });
+  const auto program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  v1::GradientRequest request;
+  v1::RolloutSpec* const spec = request.mutable_spec();
+  *spec->mutable_world()->mutable_program() = conversion::ProgramToProto(*program);
+  spec->set_steps(3);
+  spec->set_instances(1);
+  for (const sim::Input& input : program->inputs) {
+    AddTensor(spec->mutable_initial(), input.name, {0.5}, {});
+  }
+  spec->set_objective("first");
+  return request;
+}
+
+// Such a part ends the call with a status that says so; it is not taken for a caller that went away.
+TEST(ServiceLimits, APartThatNoMessageHoldsIsTold) {
+  config::ServerConfig config = FreePorts();
+  config.max_message_bytes = config::kSmallestMessageLimit;
+  RunningServer server(config);
+  v1::GradientRequest gradient = ManyNames();
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = gradient.spec();
+  for (const v1::DiagnosticsLevel level :
+       {v1::DIAGNOSTICS_LEVEL_SUMMARY, v1::DIAGNOSTICS_LEVEL_OFF}) {
+    rollout.mutable_spec()->mutable_diagnostics()->set_level(level);
+    gradient.mutable_spec()->mutable_diagnostics()->set_level(level);
+    for (const grpc::Status& status : {Ask(server, rollout).status, Ask(server, gradient).status}) {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+      const Details details = DetailsOf(status);
+      EXPECT_EQ(details.info.reason(), "LIMIT_EXCEEDED");
+      ASSERT_EQ(details.bad_request.field_violations_size(), 1);
+      const std::string field = details.bad_request.field_violations(0).field();
+      EXPECT_TRUE(field == "spec.world" || field == "spec.diagnostics") << field;
+      EXPECT_NE(status.error_message().find("raise --max_message_bytes"), std::string::npos)
+          << status.error_message();
+    }
+  }
+  EXPECT_TRUE(AllGivenBack(server));
+  for (const auto& [name, value] : server.Series()) {
+    EXPECT_FALSE(name.rfind("simgrad_rpc_cancelled_total", 0) == 0 && value != 0) << name;
+  }
+  EXPECT_TRUE(Ask(server, BallRollout(3)).status.ok());
 }
 
 TEST(ServiceLimits, ALargeRolloutReassemblesToTheSameBitsFromSmallMessages) {

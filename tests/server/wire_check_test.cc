@@ -242,7 +242,34 @@ TEST(WireCheck, AKeyThatIsNoTextIsEscapedInThePath) {
   once[once.find('K')] = '\xFF';
   const absl::Status status = Check<v1::World>(once + once);
   EXPECT_EQ(sim::FieldOf(status), "config[\\xff]") << status;
-  EXPECT_NE(status.message().find("stands twice"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("UTF-8"), std::string::npos) << status;
+}
+
+TEST(WireCheck, TextThatIsNoUtf8IsRefusedByItsField) {
+  v1::RolloutSpec spec;
+  spec.mutable_world()->mutable_program()->add_values()->set_name(
+      "K\xC3\xA9");  // K and an e with accent
+  const std::string bytes = spec.SerializeAsString();
+  EXPECT_TRUE(Check<v1::RolloutSpec>(bytes).ok());
+  std::string cut = bytes;
+  cut[cut.find('\xA9')] = 'A';
+  const absl::Status status = Check<v1::RolloutSpec>(cut);
+  EXPECT_EQ(sim::FieldOf(status), "world.program.values[0].name") << status;
+  EXPECT_EQ(ReasonOf(status), "INVALID_FIELD");
+}
+
+TEST(WireCheck, MessagesInOneAnotherBeyondTheParsersDepthAreALimit) {
+  const auto nested = [](int depth) {
+    v1::Program program;
+    v1::Region* region = program.mutable_step();
+    for (int i = 0; i < depth; ++i) region = region->add_ops()->add_regions();
+    region->add_yields(1);
+    return Check(program);
+  };
+  EXPECT_TRUE(nested(48).ok());
+  const absl::Status status = nested(60);
+  EXPECT_EQ(ReasonOf(status), "LIMIT_EXCEEDED") << status;
+  EXPECT_EQ(sim::FieldOf(status).rfind("step.ops[0].regions[0].ops[0]", 0), 0) << status;
 }
 
 TEST(WireCheck, NumbersOfAMessageArePacked) {

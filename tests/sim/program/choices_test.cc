@@ -151,6 +151,8 @@ TEST(Choices, OnlyWhatComparesSeveralRealsChooses) {
   EXPECT_FALSE(chooses({ElementType::kReal, {2, 1}}, Extreme(kArgsort, 1)));
   EXPECT_FALSE(chooses({ElementType::kI32, {2}}, Extreme(kArgsort, 0)));
   EXPECT_TRUE(chooses({ElementType::kReal, {1, 1}}, Of(kCholesky)));
+  EXPECT_TRUE(chooses({ElementType::kReal, {2, 1}}, Of(kLuPermutation)));
+  EXPECT_FALSE(chooses({ElementType::kReal, {1, 2}}, Of(kLuPermutation)));
   EXPECT_TRUE(chooses({ElementType::kReal, {}}, To(ElementType::kBool)));
   EXPECT_FALSE(chooses({ElementType::kI32, {}}, To(ElementType::kI64)));
   EXPECT_FALSE(chooses({ElementType::kReal, {}}, is_true));
