@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "server/metrics/methods.h"
 #include "sim/diagnostics/diagnostics.h"
 
 namespace simgrad::server::metrics {
@@ -614,41 +613,6 @@ void AddServer(std::vector<Family>& all, const ServerLabels& server) {
 
 }  // namespace
 
-const std::vector<Method>& Methods() {
-  static const Values kWorkCodes = {"OK",
-                                    "Canceled",
-                                    "InvalidArgument",
-                                    "Unimplemented",
-                                    "DeadlineExceeded",
-                                    "ResourceExhausted",
-                                    "FailedPrecondition",
-                                    "Unavailable",
-                                    "Unauthenticated",
-                                    "Internal"};
-  // No work: what may end these is the request itself, a limit, and a caller that leaves or is too slow.
-  static const Values kQuickCodes = {
-      "OK",          "Canceled",        "InvalidArgument", "DeadlineExceeded", "ResourceExhausted",
-      "Unavailable", "Unauthenticated", "Internal"};
-  static const Values kVjpCodes = [] {
-    Values codes = kWorkCodes;
-    codes.insert(codes.end() - 1, "NotFound");
-    return codes;
-  }();
-  static const auto* const methods = new std::vector<Method>{
-      {"GetServerInfo", "unary", kQuickCodes},
-      {"ListWorlds", "unary", kQuickCodes},
-      {"DescribeProgram", "unary", kWorkCodes},
-      {"Rollout", "server_stream", kWorkCodes},
-      {"Gradient", "server_stream", kWorkCodes},
-      {"Vjp", "server_stream", kVjpCodes},
-      {"Upload",
-       "client_stream",
-       {"OK", "Canceled", "InvalidArgument", "DeadlineExceeded", "ResourceExhausted", "Unavailable",
-        "Unauthenticated", "Internal"}},
-  };
-  return *methods;
-}
-
 std::vector<Family> Manifest(const ServerLabels& server) {
   std::vector<Family> all;
   AddRpc(all);
@@ -659,35 +623,6 @@ std::vector<Family> Manifest(const ServerLabels& server) {
   AddNumbers(all);
   AddServer(all, server);
   return all;
-}
-
-std::vector<LabelSet> SeriesOf(const Family& family, const std::vector<WorldLabels>& worlds) {
-  std::vector<LabelSet> prefixes;
-  const bool has_prefix =
-      family.scope == kWorld || family.scope == kTerminationSite || family.scope == kEventSite;
-  if (!has_prefix) {
-    prefixes.push_back({});
-  }
-  for (const WorldLabels& world : worlds) {
-    if (family.scope == kWorld) prefixes.push_back({{"world", world.world}});
-    const bool loop = family.scope == kTerminationSite;
-    if (!loop && family.scope != kEventSite) continue;
-    for (const std::string& site : loop ? world.termination_sites : world.event_sites) {
-      prefixes.push_back({{"world", world.world}, {"site", site}});
-    }
-  }
-  std::vector<LabelSet> series;
-  for (const LabelSet& prefix : prefixes) {
-    for (const auto& row : family.rows) {
-      LabelSet& labels = series.emplace_back(prefix);
-      for (size_t i = 0; i < row.size(); ++i) labels.emplace_back(family.labels[i], row[i]);
-    }
-  }
-  return series;
-}
-
-size_t SeriesCount(const Family& family, size_t label_sets) {
-  return family.type == kHistogram ? label_sets * (family.buckets.size() + 3) : label_sets;
 }
 
 }  // namespace simgrad::server::metrics

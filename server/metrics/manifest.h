@@ -6,7 +6,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace simgrad::server::metrics {
@@ -34,13 +33,6 @@ struct Family {
   std::vector<double> buckets;                 // histograms: upper bounds
 };
 
-// A built-in world with its sites, or "custom" with the one site "custom".
-struct WorldLabels {
-  std::string world;
-  std::vector<std::string> termination_sites;
-  std::vector<std::string> event_sites;
-};
-
 // The labels of the info metrics.
 struct GpuLabels {
   std::string gpu;  // index
@@ -63,27 +55,7 @@ inline constexpr char kOtherCaller[] = "other";
 
 std::vector<Family> Manifest(const ServerLabels& server);
 
-// Label names and values of every series of a family, in order.
-using LabelSet = std::vector<std::pair<std::string, std::string>>;
-std::vector<LabelSet> SeriesOf(const Family& family, const std::vector<WorldLabels>& worlds);
-
-// Series a scraper sees: a histogram has one per bucket, +Inf, sum and count.
-size_t SeriesCount(const Family& family, size_t label_sets);
-
-// Most series without worlds, and per world.
-inline constexpr size_t kServerSeriesBudget = 1000;
-inline constexpr size_t kWorldSeriesBudget = 150;
-
 // docs/metrics.md.
 std::string ManifestMarkdown();
-
-// The gRPC service, its methods with their kind, and the codes each can return.
-inline constexpr char kGrpcService[] = "simgrad.v1.Simgrad";
-struct Method {
-  std::string name;
-  std::string type;                // unary, server_stream
-  std::vector<std::string> codes;  // as go-grpc-prometheus writes them
-};
-const std::vector<Method>& Methods();
 
 }  // namespace simgrad::server::metrics

@@ -2,6 +2,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "server/metrics/manifest.h"
+#include "server/metrics/series.h"
 
 namespace simgrad::server::metrics {
 namespace {

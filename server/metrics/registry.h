@@ -11,6 +11,7 @@
 #include "prometheus/registry.h"
 #include "server/metrics/guarded.h"
 #include "server/metrics/manifest.h"
+#include "server/metrics/series.h"
 
 namespace simgrad::server::metrics {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/metrics/methods.h"
 #include "server/metrics/process_collector.h"
 
 namespace simgrad::server::metrics {

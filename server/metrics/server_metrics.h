@@ -12,7 +12,9 @@
 
 #include "server/metrics/gpu_collector.h"
 #include "server/metrics/load_collector.h"
+#include "server/metrics/manifest.h"
 #include "server/metrics/registry.h"
+#include "server/metrics/series.h"
 #include "server/metrics/world_metrics.h"
 #include "sim/engine.h"
 

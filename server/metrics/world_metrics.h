@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/metrics/registry.h"
+#include "server/metrics/series.h"
 #include "sim/diagnostics/diagnostics.h"
 
 namespace simgrad::server::metrics {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "server/metrics/methods.h"
 
 namespace simgrad::server::service {
 
@@ -14,7 +15,9 @@ namespace simgrad::server::service {
 SimgradName::SimgradName()
     : method_(v1::GetServerInfoRequest::descriptor()->file()->service(0)->method_count()) {
   using Method = grpc::internal::RpcServiceMethod;
-  AddMethod(new Method("/simgrad.v1.Simgrad/", Method::BIDI_STREAMING, nullptr));
+  // gRPC keeps the pointer alone.
+  static const auto* const path = new std::string(absl::StrCat("/", metrics::kGrpcService, "/"));
+  AddMethod(new Method(path->c_str(), Method::BIDI_STREAMING, nullptr));
   MarkMethodAsync(method_);
 }
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "precision/hash.h"
-#include "server/metrics/manifest.h"
+#include "server/metrics/methods.h"
 #include "server/service/error_status.h"
 #include "server/tracing/trace_context.h"
 

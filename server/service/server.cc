@@ -21,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "precision/policy.h"
 #include "server/config/version.h"
+#include "server/metrics/methods.h"
 #include "server/scheduling/steady_time.h"
 #include "server/service/call_watch.h"
 #include "server/service/contents.h"
