@@ -69,6 +69,7 @@ class Scheduler {
 
   Callers& callers() { return callers_; }
   MemoryBudget& memory() { return *memory_; }
+  const MemoryBudget& memory() const { return *memory_; }
   const std::shared_ptr<MemoryBudget>& shared_memory() { return memory_; }
   // The queue of requests that take long to prepare.
   WorkQueue& preparation() { return preparation_; }

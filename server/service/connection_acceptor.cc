@@ -166,4 +166,10 @@ void ConnectionAcceptor::Take(Descriptor connection, const sockaddr_storage& add
   grpc_->HandleNewConnection(&handed);
 }
 
+std::unique_ptr<ConnectionAcceptor::Grpc> AcceptedBy(
+    grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  return builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials);
+}
+
 }  // namespace simgrad::server::service

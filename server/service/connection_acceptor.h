@@ -62,4 +62,8 @@ class ConnectionAcceptor {
   std::jthread thread_;
 };
 
+// Has the server that `builder` builds take the connections that an acceptor hands on.
+std::unique_ptr<ConnectionAcceptor::Grpc> AcceptedBy(
+    grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials);
+
 }  // namespace simgrad::server::service

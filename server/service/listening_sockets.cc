@@ -105,4 +105,9 @@ absl::StatusOr<ListeningSockets> ListenOn(const std::string& address, int port) 
   return ListenOnEach("0.0.0.0", port, Families::kItsOwn);  // a machine without IPv6
 }
 
+std::string HostAndPort(const std::string& address, int port) {
+  const bool v6 = address.find(':') != std::string::npos;
+  return v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
+}
+
 }  // namespace simgrad::server::service

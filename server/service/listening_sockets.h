@@ -21,4 +21,7 @@ struct ListeningSockets {
 // `port` 0: a free one.
 absl::StatusOr<ListeningSockets> ListenOn(const std::string& address, int port);
 
+// The address with its port as messages have it: "127.0.0.1:8001", "[::1]:8001".
+std::string HostAndPort(const std::string& address, int port);
+
 }  // namespace simgrad::server::service

@@ -4,14 +4,10 @@
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
@@ -19,249 +15,30 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "precision/policy.h"
 #include "server/config/version.h"
-#include "server/metrics/methods.h"
 #include "server/scheduling/steady_time.h"
 #include "server/service/call_watch.h"
-#include "server/service/contents.h"
 #include "server/service/descriptor_limit.h"
-#include "server/service/device.h"
 #include "server/service/freed_memory.h"
+#include "server/service/health_service.h"
+#include "server/service/listening_sockets.h"
+#include "server/service/memory_shares.h"
+#include "server/service/port_limits.h"
 #include "server/service/port_probe.h"
 #include "server/service/request_log.h"
 #include "server/service/rollout_probe.h"
-#include "server/service/tls_files.h"
+#include "server/service/server_identity.h"
+#include "server/service/server_info.h"
+#include "server/service/server_load.h"
 #include "server/service/upload_limits.h"
 #include "sim/backend/cuda/cuda_device.h"
 #include "sim/backend/kernel_folder.h"
-#include "sim/program/verify.h"
-#include "sim/worlds/worlds.h"
 
 namespace simgrad::server::service {
 namespace {
 
-std::vector<metrics::WorldLabels> WorldLabelsOf() {
-  std::vector<metrics::WorldLabels> labels;
-  for (const sim::WorldSchema& world : sim::BuiltInWorlds()) {
-    labels.push_back({world.name, world.termination_sites, world.event_sites});
-  }
-  labels.push_back({"custom", {"custom"}, {"custom"}});
-  return labels;
-}
-
-metrics::ServerLabels LabelsOf(const Device& device, const std::vector<std::string>& callers) {
-  metrics::ServerLabels labels = {config::kVersion, config::kRevision, device.kind, device.name};
-  if (sim::cuda::IsCudaBuilt()) labels.cuda = sim::cuda::CudaBuildVersion();
-  for (const Gpu& gpu : device.gpus) {
-    labels.gpus.push_back({absl::StrCat(gpu.index), gpu.uuid, gpu.name});
-  }
-  labels.callers = callers;
-  return labels;
-}
-
-std::vector<sim::cuda::DeviceUse> UseOf(const Device& device) {
-  std::vector<sim::cuda::DeviceUse> uses;
-  for (const Gpu& gpu : device.gpus) uses.push_back(gpu.device->Use());
-  return uses;
-}
-
-int64_t KeptBytesOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
-  return config.kept_run_bytes > 0 ? config.kept_run_bytes : memory_limit_bytes / 4;
-}
-
-int64_t ContentBytesOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
-  const int64_t bytes = config.content_bytes > 0 ? config.content_bytes : memory_limit_bytes / 8;
-  return std::max(bytes, 2 * Contents::kBesideContent);
-}
-
-absl::Status CheckShares(const config::ServerConfig& config, int64_t memory_limit_bytes) {
-  for (const auto& [flag, bytes] : {std::pair("kept_run_bytes", config.kept_run_bytes),
-                                    std::pair("content_bytes", config.content_bytes)}) {
-    if (bytes <= memory_limit_bytes) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, "=", bytes, ": must be at most the memory limit, ",
-                     memory_limit_bytes, " bytes (--memory_limit_bytes)"));
-  }
-  return absl::OkStatus();
-}
-
-v1::ServerInfo ServerInfoOf(const config::ServerConfig& config, const Device& device,
-                            int64_t memory_limit_bytes) {
-  v1::ServerInfo info;
-  info.set_version(config::kVersion);
-  info.set_revision(config::kRevision);
-  v1::DeviceInfo* message = info.add_devices();
-  message->set_kind(device.kind);
-  message->set_name(device.name);
-  message->set_threads(device.threads);
-  message->set_instruction_set(device.instruction_set);
-  for (const auto& [format, execution] : device.formats) {
-    (*message->mutable_formats())[format] = execution;
-  }
-  message->set_memory_bytes(device.memory_bytes);
-  message->set_note(device.note);
-  const sim::ProgramLimits programs;
-  v1::Limits* limits = info.mutable_limits();
-  limits->set_max_steps(config.max_steps);
-  limits->set_max_instances(config.max_instances);
-  limits->set_max_elements(programs.max_elements);
-  limits->set_max_operations(programs.max_operations);
-  limits->set_max_loop_iterations(programs.max_loop_iterations);
-  limits->set_max_nested_iterations(programs.max_nested_iterations);
-  limits->set_max_step_work(programs.max_step_work);
-  limits->set_max_values(programs.max_values);
-  limits->set_max_total_elements(programs.max_total_elements);
-  limits->set_max_depth(programs.max_depth);
-  limits->set_max_name_bytes(programs.max_name_bytes);
-  limits->set_max_exports(programs.max_exports);
-  limits->set_max_objectives(programs.max_objectives);
-  limits->set_max_operands(programs.max_operands);
-  limits->set_max_total_operands(programs.max_total_operands);
-  limits->set_max_literal_elements(programs.max_literal_elements);
-  const sim::LoweredLimits lowered;
-  limits->set_max_lowered_operations(lowered.max_operations);
-  limits->set_max_lowered_bytes(lowered.max_bytes);
-  limits->set_max_lowered_text_bytes(lowered.max_text_bytes);
-  limits->set_max_lowered_operands(lowered.max_operands);
-  limits->set_max_lowered_visits(lowered.max_visits);
-  limits->set_max_permuted_numbers(lowered.max_permuted);
-  limits->set_max_path_bytes(validation::RequestLimits().max_path_bytes);
-  limits->set_max_message_bytes(config.max_message_bytes);
-  limits->set_max_request_bytes(config.max_request_bytes);
-  limits->set_max_request_memory_bytes(memory_limit_bytes);
-  limits->set_max_kept_bytes(KeptBytesOf(config, memory_limit_bytes));
-  limits->set_kept_run_seconds(absl::ToDoubleSeconds(config.kept_run_ttl));
-  const int64_t contents = ContentBytesOf(config, memory_limit_bytes);
-  limits->set_max_upload_bytes(
-      std::min(config.max_request_bytes, contents - Contents::kBesideContent));
-  limits->set_max_uploaded_bytes(contents);
-  limits->set_uploaded_seconds(absl::ToDoubleSeconds(config.content_ttl));
-  for (const sim::WorldSchema& world : sim::BuiltInWorlds()) info.add_worlds(world.name);
-  for (const std::string& preset : precision::PresetNames()) info.add_presets(preset);
-  for (const std::string& order : precision::SumOrderNames()) info.add_orders(order);
-  info.set_default_device(device.kind);
-  return info;
-}
-
-// gRPC adds reflection and channelz to every server of a process that links them; this keeps only
-// those that were asked for.
-class KeepPlugins final : public grpc::ServerBuilderOption {
- public:
-  explicit KeepPlugins(std::vector<std::string> names) : names_(std::move(names)) {}
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    std::erase_if(*plugins, [this](const auto& plugin) {
-      return std::find(names_.begin(), names_.end(), plugin->name()) == names_.end();
-    });
-  }
-
- private:
-  const std::vector<std::string> names_;
-};
-
-std::string ReplicaOf(const config::ServerConfig& config) {
-  if (!config.replica.empty()) return config.replica;
-  std::array<char, 256> name{};
-  const bool has_name = gethostname(name.data(), name.size() - 1) == 0;
-  return has_name ? name.data() : "simgrad";
-}
-
-KeptRunsOptions KeptOptionsOf(const config::ServerConfig& config, int64_t memory_limit_bytes) {
-  KeptRunsOptions options;
-  options.replica = ReplicaOf(config);
-  options.ttl = config.kept_run_ttl;
-  options.max_bytes = KeptBytesOf(config, memory_limit_bytes);
-  return options;
-}
-
-// Entries are given up where work needs their memory, so the share may be generous.
-conversion::ProgramCacheOptions CacheOptionsOf(const config::ServerConfig& config,
-                                               int64_t memory_limit_bytes) {
-  conversion::ProgramCacheOptions options;
-  options.max_entries = config.program_cache_entries;
-  options.max_bytes = memory_limit_bytes / 16;
-  return options;
-}
-
-std::string HostAndPort(const std::string& address, int port) {
-  const bool v6 = address.find(':') != std::string::npos;
-  return v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
-}
-
-// Shares what descriptors allow between the two ports: a probe has one connection, seldom two.
-constexpr int64_t kMostHealthConnections = 128;
-
-ConnectionLimits LimitsOf(const config::ServerConfig& config, int64_t descriptors) {
-  ConnectionLimits limits;
-  limits.total =
-      config.max_connections > 0 ? config.max_connections : ConnectionsWithin(descriptors);
-  limits.per_host = config.max_connections_per_peer > 0 ? config.max_connections_per_peer
-                                                        : std::max<int64_t>(limits.total / 2, 1);
-  limits.handshake_timeout = config.handshake_timeout;
-  return limits;
-}
-
-ConnectionLimits HealthLimitsOf(const config::ServerConfig& config, int64_t descriptors) {
-  ConnectionLimits limits = LimitsOf(config, descriptors);
-  limits.total = std::min(std::max<int64_t>(limits.total / 8, 1), kMostHealthConnections);
-  limits.per_host = std::max<int64_t>(limits.total / 2, 1);
-  return limits;
-}
-
-// The process that spans are of. Source: OpenTelemetry semantic conventions, services.
-tracing::ExportSettings ExportSettingsOf(const config::ServerConfig& config) {
-  tracing::ExportSettings settings;
-  const std::pair<const char*, std::string> attributes[] = {
-      {"service.name", "simgrad"},
-      {"service.version", config::kVersion},
-      {"service.instance.id", ReplicaOf(config)}};
-  for (const auto& [key, text] : attributes) {
-    tracing::Attribute* const attribute = settings.resource.add_attributes();
-    attribute->set_key(key);
-    attribute->mutable_value()->set_text(text);
-  }
-  settings.scope.set_name("simgrad-server");
-  settings.scope.set_version(config::kVersion);
-  return settings;
-}
-
-constexpr int64_t kHealthQuotaBytes = int64_t{64} << 20;
-
-// Sets the limits of what every port of ours takes from strangers.
-void Harden(grpc::ServerBuilder& builder, const config::ServerConfig& config, int64_t quota_bytes) {
-  // Messages are never inflated: their size is what was sent. A call whose messages are compressed
-  // ends UNIMPLEMENTED, and the filter that would inflate them before that is left out.
-  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
-    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
-  }
-  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                             static_cast<int>(absl::ToInt64Milliseconds(config.handshake_timeout)));
-  // A peer that is gone without a word is noticed, with calls and without.
-  constexpr int kAskAfter = 60'000, kAnswerWithin = 20'000;
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kAskAfter);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kAnswerWithin);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // A caller may ask as well, while its work says nothing for long. gRPC would allow that every five minutes.
-  constexpr int kMayAskEvery = 5'000;
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMayAskEvery);
-  grpc::ResourceQuota quota("simgrad");
-  quota.Resize(static_cast<size_t>(quota_bytes));
-  // The threads of reflection and channelz, which hold one for each call.
-  constexpr int kThreads = 32;
-  quota.SetMaxThreads(kThreads);
-  builder.SetResourceQuota(quota);
-}
-
 // Each is a call of gRPC, some ten KiB.
 constexpr int64_t kMostHeldRefusals = 1024;
-
-std::unique_ptr<ConnectionAcceptor::Grpc> AcceptedBy(
-    grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
-  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  return builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials);
-}
 
 // Waits so long, or until a stop is asked for; says whether it was.
 bool StopsWithin(absl::Duration time, const std::stop_token& stop) {
@@ -326,7 +103,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   }
   server->metrics_ = std::make_unique<metrics::ServerMetrics>(
       LabelsOf(*device, callers), WorldLabelsOf(), [device] { return UseOf(*device); },
-      [whole = server.get()] { return whole->Load(); });
+      [whole = server.get()] {
+        return LoadOf(*whole->scheduler_, *whole->service_, whole->device_);
+      });
   if (server->token_gate_ != nullptr) {
     server->token_gate_->OnFailedRead(
         [&failures = server->metrics_->token_reload_failures] { failures.Increment(); });
@@ -334,43 +113,53 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
   server->metrics_->near_band_ulps.Set(config.near_band_ulps);
 
   if (absl::Status status = server->StartSpans(config); !status.ok()) return status;
-  CallContext context;
-  context.metrics = server->metrics_.get();
-  context.spans = server->spans_.get();
-  context.scheduler = server->scheduler_.get();
-  context.engine = device->engine;
-  context.device = device->kind;
-  context.version = config::kVersion;
-  context.revision = config::kRevision;
-  server->streams_ = std::make_unique<OpenStreams>();
-  context.streams = server->streams_.get();
-  context.max_message_bytes = config.max_message_bytes;
-  context.slow_reader_timeout = config.slow_reader_timeout;
-  context.min_read_bytes_per_second = config.min_read_bytes_per_second;
-  PrepareOptions options;
-  options.limits = {config.max_steps, config.max_instances, config.max_message_bytes};
-  options.work.threads = device->threads;
-  options.work.near_band_ulps = config.near_band_ulps;
-  options.engine = device->engine;
-  // One gradient may take so much if its loops need it.
-  options.work.memory_budget_bytes = memory / 2;
-  server->ReportCompiles();
-  server->service_ = std::make_unique<SimgradService>(
-      std::move(context), options, ServerInfoOf(config, *device, memory),
-      CacheOptionsOf(config, memory), KeptOptionsOf(config, memory),
-      ContentsOptions{config.content_ttl, ContentBytesOf(config, memory)});
+  server->MakeService(config);
   if (config.HasTls()) {
     auto files = TlsFiles::Create(config);
     if (!files.ok()) return files.status();
     server->tls_ = *std::move(files);
     server->TellExpiry();  // before the first scrape
   }
+  grpc::EnableDefaultHealthCheckService(true);  // of every port
   if (absl::Status status = server->ListenForHealth(config); !status.ok()) return status;
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
   if (server->tls_ != nullptr) server->WatchCertificate(config.tls_reload_interval);
-  server->SetAdmitting(true);
+  std::vector<grpc::Server*> servers;
+  if (server->health_ != nullptr) servers.push_back(server->health_->server());
+  servers.push_back(server->grpc_.get());
+  server->serving_ = std::make_unique<ServingState>(server->metrics_->ready, std::move(servers));
+  server->serving_->SetAdmitting(true);
   if (absl::Status status = server->StartSelfCheck(config); !status.ok()) return status;
   return server;
+}
+
+void Server::MakeService(const config::ServerConfig& config) {
+  const int64_t memory = scheduler_->memory_limit_bytes();
+  CallContext context;
+  context.metrics = metrics_.get();
+  context.spans = spans_.get();
+  context.scheduler = scheduler_.get();
+  context.engine = device_.engine;
+  context.device = device_.kind;
+  context.version = config::kVersion;
+  context.revision = config::kRevision;
+  streams_ = std::make_unique<OpenStreams>();
+  context.streams = streams_.get();
+  context.max_message_bytes = config.max_message_bytes;
+  context.slow_reader_timeout = config.slow_reader_timeout;
+  context.min_read_bytes_per_second = config.min_read_bytes_per_second;
+  PrepareOptions options;
+  options.limits = {config.max_steps, config.max_instances, config.max_message_bytes};
+  options.work.threads = device_.threads;
+  options.work.near_band_ulps = config.near_band_ulps;
+  options.engine = device_.engine;
+  // One gradient may take so much if its loops need it.
+  options.work.memory_budget_bytes = memory / 2;
+  ReportCompiles();
+  service_ = std::make_unique<SimgradService>(
+      std::move(context), options, ServerInfoOf(config, device_, memory),
+      CacheOptionsOf(config, memory), KeptOptionsOf(config, memory),
+      ContentsOptionsOf(config, memory));
 }
 
 absl::Status Server::StartSpans(const config::ServerConfig& config) {
@@ -403,31 +192,10 @@ void Server::ReportCompiles() {
 }
 
 absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
-  grpc::EnableDefaultHealthCheckService(true);
   if (config.health_port == 0) return absl::OkStatus();
-  const std::string address = HostAndPort(config.address, config.health_port);
-  auto acceptor =
-      ConnectionAcceptor::Create(config.address, config.health_port,
-                                 HealthLimitsOf(config, descriptors_), metrics_->connections);
-  if (!acceptor.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen for health checks on ", address, " (",
-                     std::string(acceptor.status().message()),
-                     "); is the port taken? --health_port chooses another"));
-  }
-  health_acceptor_ = *std::move(acceptor);
-  grpc::ServerBuilder builder;
-  Harden(builder, config, kHealthQuotaBytes);
-  builder.SetOption(std::make_unique<KeepPlugins>(std::vector<std::string>()));
-  builder.SetMaxReceiveMessageSize(1 << 12);
-  // gRPC does not build a server that has nothing but its own health service.
-  builder.RegisterCallbackGenericService(&nothing_else_);
-  WatchCalls(builder, health_acceptor_->connections(), Watched::kAll);
-  auto grpc = AcceptedBy(builder, grpc::InsecureServerCredentials());
-  health_ = builder.BuildAndStart();
-  if (health_ == nullptr) return absl::UnavailableError("gRPC did not start for health checks");
-  health_acceptor_->Start(std::move(grpc));
-  health_port_ = health_acceptor_->port();
+  auto health = HealthPort::Create(config, descriptors_, metrics_->connections);
+  if (!health.ok()) return health.status();
+  health_ = *std::move(health);
   return absl::OkStatus();
 }
 
@@ -458,8 +226,8 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   std::vector<std::string> plugins;
   if (config.reflection) plugins.push_back("proto_server_reflection");
   if (config.channelz) plugins.push_back("channelz_service");
-  auto acceptor = ConnectionAcceptor::Create(config.address, config.port,
-                                             LimitsOf(config, descriptors_), metrics_->connections);
+  auto acceptor = ConnectionAcceptor::Create(
+      config.address, config.port, ConnectionLimitsOf(config, descriptors_), metrics_->connections);
   if (!acceptor.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "cannot listen on ", HostAndPort(config.address, config.port), " (",
@@ -476,7 +244,7 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
         GRPC_ARG_MAX_CONNECTION_AGE_MS,
         static_cast<int>(absl::ToInt64Milliseconds(config.max_connection_age)));
   }
-  builder.SetOption(std::make_unique<KeepPlugins>(std::move(plugins)));
+  KeepPlugins(builder, std::move(plugins));
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(config.max_message_bytes));
   const auto bytes_read = [connections = &acceptor_->connections()](const std::string& peer) {
@@ -517,49 +285,10 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
   return absl::OkStatus();
 }
 
-metrics::LoadCollector::Values Server::Load() const {
-  metrics::LoadCollector::Values values;
-  const auto add = [&values](const char* family, const char* label, int64_t value) {
-    values[{family, label}] = static_cast<double>(value);
-  };
-  values[{"simgrad_queue_requests"}] = static_cast<double>(scheduler_->arrived_waiting());
-  values[{"simgrad_queue_capacity_requests"}] = static_cast<double>(scheduler_->capacity());
-  for (const auto lane : {scheduling::Lane::kSmall, scheduling::Lane::kLarge}) {
-    const char* const name = lane == scheduling::Lane::kSmall ? "small" : "large";
-    const scheduling::WorkQueue& queue = std::as_const(*scheduler_).lane(lane);
-    add("simgrad_workers", name, queue.workers());
-    add("simgrad_workers_busy", name, queue.busy());
-  }
-  for (size_t use = 0; use < scheduling::kMemoryUseNames.size(); ++use) {
-    add("simgrad_memory_reserved_bytes", scheduling::kMemoryUseNames[use],
-        scheduler_->memory().used(static_cast<scheduling::MemoryUse>(use)));
-  }
-  const std::pair<const char*, conversion::ProgramCache::Use> caches[] = {
-      {"worlds", service_->cache().worlds()}, {"programs", service_->cache().programs()}};
-  const Contents::Use contents = service_->contents().use();
-  add("simgrad_cache_bytes", "contents", contents.bytes);
-  add("simgrad_cache_entries", "contents", contents.entries);
-  for (const auto& [name, use] : caches) {
-    add("simgrad_cache_bytes", name, use.bytes);
-    add("simgrad_cache_entries", name, use.entries);
-  }
-  add("simgrad_tape_bytes", "host", service_->kept().use().bytes);
-  add("simgrad_tape_limit_bytes", "host", service_->kept().max_bytes());
-  if (device_.host != nullptr) {
-    const sim::HeldCode held = device_.host->held();
-    add("simgrad_cache_bytes", "plans", held.plan_bytes);
-    add("simgrad_cache_entries", "plans", held.plans);
-    add("simgrad_cache_bytes", "kernels", held.kernel_bytes);
-    add("simgrad_cache_entries", "kernels", held.kernels);
-  }
-  values[{"simgrad_memory_limit_bytes"}] = static_cast<double>(scheduler_->memory().limit());
-  return values;
-}
-
 std::string Server::Banner() const {
   return absl::StrCat("simgrad-server ", config::kVersion, " listening on ", address_, ":", port_,
                       ", metrics on ", address_, ":", metrics_port(),
-                      health_port_ == 0 ? "" : absl::StrCat(", health on :", health_port_),
+                      health_port() == 0 ? "" : absl::StrCat(", health on :", health_port()),
                       ", device ", device_.Text());
 }
 
@@ -579,42 +308,15 @@ absl::Status Server::StartSelfCheck(const config::ServerConfig& config) {
       {"a health call", [call = call_probe_, interval] { return call->Try(interval); }});
   probes.push_back({"the smallest rollout", *std::move(rollout)});
   // A check has until the next one is due.
-  self_check_ =
-      std::make_unique<SelfCheck>(interval, interval, std::move(probes),
-                                  [this](const absl::Status& outcome) { OnSelfCheck(outcome); });
+  self_check_ = std::make_unique<SelfCheck>(
+      interval, interval, std::move(probes),
+      [serving = serving_.get()](const absl::Status& outcome) { serving->OnSelfCheck(outcome); });
   return absl::OkStatus();
-}
-
-void Server::OnSelfCheck(const absl::Status& outcome) {
-  const std::lock_guard lock(serving_mutex_);
-  well_ = outcome.ok();
-  TellServing();
-  if (!admitting_) return;
-  if (well_) return LogNote(LogLevel::kInfo, "the check of the server itself succeeds again");
-  LogNote(LogLevel::kError,
-          absl::StrCat("the check of the server itself fails: ", std::string(outcome.message())));
-}
-
-void Server::SetAdmitting(bool admitting) {
-  const std::lock_guard lock(serving_mutex_);
-  admitting_ = admitting;
-  TellServing();
-}
-
-void Server::TellServing() {
-  const bool serving = admitting_ && well_;
-  metrics_->ready.Set(serving ? 1.0 : 0.0);
-  for (grpc::Server* server : {health_.get(), grpc_.get()}) {
-    if (server == nullptr) continue;
-    grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
-    health->SetServingStatus(serving);
-    health->SetServingStatus(metrics::kGrpcService, serving);
-  }
 }
 
 void Server::StopAdmission() {
   if (self_check_ != nullptr) self_check_->Stop();
-  SetAdmitting(false);
+  serving_->SetAdmitting(false);
   scheduler_->StopArrivals();
 }
 
@@ -653,21 +355,23 @@ bool Server::FinishWork(absl::Duration timeout) {
 
 void Server::ShutDown() {
   if (call_probe_ != nullptr) call_probe_->Close();
-  for (ConnectionAcceptor* acceptor : {acceptor_.get(), health_acceptor_.get()}) {
-    if (acceptor != nullptr) acceptor->Stop();
+  std::vector<ConnectionAcceptor*> acceptors;
+  std::vector<grpc::Server*> servers;
+  if (acceptor_ != nullptr) acceptors.push_back(acceptor_.get());
+  if (grpc_ != nullptr) servers.push_back(grpc_.get());
+  if (health_ != nullptr) {
+    acceptors.push_back(&health_->acceptor());
+    servers.push_back(health_->server());
   }
+  for (ConnectionAcceptor* acceptor : acceptors) acceptor->Stop();
   // gRPC lets each write that it has begun end first: a peer that takes nothing from its socket
   // holds that up for ever, unless its connection is cut.
   static constexpr absl::Duration kToEndByItself = absl::Milliseconds(500);
-  const std::jthread cut([this](const std::stop_token& stop) {
+  const std::jthread cut([&acceptors](const std::stop_token& stop) {
     if (StopsWithin(kToEndByItself, stop)) return;
-    for (ConnectionAcceptor* acceptor : {acceptor_.get(), health_acceptor_.get()}) {
-      if (acceptor != nullptr) acceptor->connections().CutAll();
-    }
+    for (ConnectionAcceptor* acceptor : acceptors) acceptor->connections().CutAll();
   });
-  for (grpc::Server* server : {grpc_.get(), health_.get()}) {
-    if (server != nullptr) server->Shutdown(absl::ToChronoTime(absl::Now()));
-  }
+  for (grpc::Server* server : servers) server->Shutdown(absl::ToChronoTime(absl::Now()));
   if (calls_ != nullptr) calls_->Stop();
   // All calls have ended. What a look, or a held refusal, still has of them goes before the server.
   if (streams_ != nullptr) streams_->Look(OpenStream::Clock::time_point::max());

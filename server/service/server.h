@@ -5,12 +5,10 @@
 // Threads: Drain and the accessors from any; health and reflection are gRPC's own.
 #pragma once
 
-#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,10 +23,12 @@
 #include "server/service/call_queue.h"
 #include "server/service/connection_acceptor.h"
 #include "server/service/device.h"
+#include "server/service/health_port.h"
 #include "server/service/held_refusals.h"
 #include "server/service/incoming_calls.h"
 #include "server/service/open_streams.h"
 #include "server/service/self_check.h"
+#include "server/service/serving_state.h"
 #include "server/service/simgrad_service.h"
 #include "server/service/tls_files.h"
 #include "server/service/uploads.h"
@@ -51,7 +51,8 @@ class Server {
 
   int port() const { return port_; }
   int metrics_port() const { return exposer_->port(); }
-  int health_port() const { return health_port_; }  // 0: none
+  // 0: none.
+  int health_port() const { return health_ == nullptr ? 0 : health_->port(); }
   // "simgrad-server 0.1.0 listening on 127.0.0.1:8001, metrics on 127.0.0.1:8002, device cpu
   // (...)".
   std::string Banner() const;
@@ -85,29 +86,24 @@ class Server {
 
  private:
   Server() = default;
+  void MakeService(const config::ServerConfig& config);
   absl::Status Listen(const config::ServerConfig& config);
   absl::Status ListenForHealth(const config::ServerConfig& config);
   void WatchCertificate(absl::Duration interval);
   void TellExpiry();
-  metrics::LoadCollector::Values Load() const;
   absl::Status StartSpans(const config::ServerConfig& config);
   absl::Status StartSelfCheck(const config::ServerConfig& config);
-  void OnSelfCheck(const absl::Status& outcome);
-  void SetAdmitting(bool admitting);
   void ReportCompiles();
-  void TellServing();  // serving_mutex_ held
-  void ShutDown();     // both ports, now
+  void ShutDown();  // both ports, now
 
   std::string address_;
   int64_t descriptors_ = 0;  // that this process may have
   Device device_;
   int port_ = 0;
-  int health_port_ = 0;
   std::unique_ptr<metrics::ServerMetrics> metrics_;
   std::unique_ptr<tracing::SpanExporter> spans_;  // null: none asked for
   std::unique_ptr<scheduling::Scheduler> scheduler_;
-  // Outlive the servers that they accept for, which tell them of each call.
-  std::unique_ptr<ConnectionAcceptor> acceptor_, health_acceptor_;
+  std::unique_ptr<ConnectionAcceptor> acceptor_;  // outlives grpc_, which tells it of each call
   std::unique_ptr<SimgradService> service_;
   std::unique_ptr<OpenStreams> streams_;  // go before the service that they speak to
   std::unique_ptr<TokenGate> token_gate_;
@@ -117,14 +113,11 @@ class Server {
   SimgradName name_;
   std::unique_ptr<CallQueue> calls_;
   std::unique_ptr<IncomingCalls> incoming_;
-  grpc::CallbackGenericService nothing_else_;  // answers UNIMPLEMENTED
   std::unique_ptr<grpc::Server> grpc_;
-  std::unique_ptr<grpc::Server> health_;  // plaintext, health alone; null: none asked for
+  std::unique_ptr<HealthPort> health_;  // null: none asked for
   std::unique_ptr<metrics::Exposer> exposer_;
   std::jthread certificate_watch_;
-  std::mutex serving_mutex_;
-  bool admitting_ = false;
-  bool well_ = true;                       // as the last check of ourselves found
+  std::unique_ptr<ServingState> serving_;  // of grpc_ and health_
   std::shared_ptr<CallProbe> call_probe_;  // of grpc_
   std::unique_ptr<SelfCheck> self_check_;
   std::atomic<bool> hurried_{false};

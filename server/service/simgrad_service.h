@@ -29,7 +29,7 @@ class SimgradService final {
                  conversion::ProgramCacheOptions cache, KeptRunsOptions kept,
                  ContentsOptions contents);
   const conversion::ProgramCache& cache() const { return cache_; }
-  KeptRuns& kept() { return kept_; }
+  const KeptRuns& kept() const { return kept_; }
   const Contents& contents() const { return contents_; }
   int64_t max_upload_bytes() const { return info_.limits().max_upload_bytes(); }
   void SetPorts(int port, int metrics_port);
