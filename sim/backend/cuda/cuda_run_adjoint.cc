@@ -16,10 +16,10 @@ namespace {
 constexpr int64_t kLongestTape = int64_t{1} << 32;
 constexpr int64_t kMoreThanAnyBudget = std::numeric_limits<int64_t>::max() / 2;
 
-absl::Status TooLong(const std::string& what, int32_t unit_bytes) {
+absl::Status TooLong(const std::string& what) {
   return absl::ResourceExhaustedError(
       absl::StrCat("the record of ", what, " of one instance is longer than 2^32 units of ",
-                   unit_bytes, " bytes; a smaller max_iter would need less"));
+                   kTapeUnitBytes, " bytes; a smaller max_iter would need less"));
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ std::optional<int64_t> CudaRun::TapeUnits(int64_t first, int64_t count) const {
 // Every instance that is resident at once has a tape.
 int64_t CudaRun::TapeBytes(int64_t grid, int64_t units) const {
   const int64_t resident = source_->mapping == Mapping::kThreadPerInstance ? grid * block_ : grid;
-  return resident * units * source_->tape_unit_bytes;
+  return resident * units * kTapeUnitBytes;
 }
 
 // The tape's memory is that of the longest: of the range, the terminal cost or `initial`. StartAdjoint
@@ -115,9 +115,8 @@ absl::Status CudaRun::StartAdjoint(double seed_scale, const InstanceWeights& ove
   if (!ranges.ok()) return ranges.status();
   adjoint_ranges_ = static_cast<RangeColumn*>(*ranges);
   if (batch_.instances == 0) return absl::OkStatus();
-  const int32_t unit_bytes = source_->tape_unit_bytes;
-  if (source_->terminal_tape_units > kLongestTape) return TooLong("the terminal cost", unit_bytes);
-  if (source_->initial_tape_units > kLongestTape) return TooLong("`initial`", unit_bytes);
+  if (source_->terminal_tape_units > kLongestTape) return TooLong("the terminal cost");
+  if (source_->initial_tape_units > kLongestTape) return TooLong("`initial`");
   KernelArgs args = args_;
   args.first_step = batch_.steps;
   args.ranges = adjoint_ranges_;
@@ -149,10 +148,7 @@ absl::StatusOr<AdjointChunk> CudaRun::Adjoint(int64_t first, int64_t count) {
   args.backward_partial = static_cast<BackwardColumn*>(*partial);
   args.backward = static_cast<BackwardColumn*>(*merged);
   const std::optional<int64_t> units = TapeUnits(first, count);
-  if (!units) {
-    return TooLong(absl::StrCat("steps ", first, " to ", first + count - 1),
-                   source_->tape_unit_bytes);
-  }
+  if (!units) return TooLong(absl::StrCat("steps ", first, " to ", first + count - 1));
   absl::Status status = GiveTape(adjoint_grid_, *units, args);
   if (status.ok()) status = GiveWorkspace(adjoint_grid_, args);
   if (status.ok()) status = GiveWindows(first, count, args);

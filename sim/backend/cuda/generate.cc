@@ -55,6 +55,27 @@ std::string_view MappingName(Mapping mapping) {
   return mapping == Mapping::kThreadPerInstance ? "thread_per_instance" : "block_per_instance";
 }
 
+MemoryType MemoryTypeOf(Carrier carrier) {
+  switch (carrier) {
+    case Carrier::kBool:
+      return MemoryType::kBool;
+    case Carrier::kI32:
+      return MemoryType::kI32;
+    case Carrier::kI64:
+      return MemoryType::kI64;
+    case Carrier::kU32:
+    case Carrier::kU8:
+      return MemoryType::kU32;
+    case Carrier::kF32:
+      return MemoryType::kF32;
+    case Carrier::kF64:
+      break;
+  }
+  return MemoryType::kF64;
+}
+
+MemoryType MemoryTypeOf(const Value& value) { return MemoryTypeOf(CarrierOf(value)); }
+
 Mapping ChooseMapping(const NumericalProgram& program) {
   constexpr int64_t kLargestPrivate = 4 << 10;
   return PrivateBytesOf(program) <= kLargestPrivate ? Mapping::kThreadPerInstance

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "sim/backend/cuda/kernel_abi.h"
 #include "sim/backend/executor.h"
+#include "sim/program/carrier.h"
 #include "sim/program/numerical_program.h"
 
 namespace simgrad::sim::cuda {
@@ -91,7 +92,6 @@ struct GeneratedSource {
   std::vector<double> numbers;
   std::vector<int64_t> integers;
   std::vector<Field> fields;
-  int32_t tape_unit_bytes = 4;
   int64_t workspace_bytes = 0;                              // per block
   int64_t shared_bytes = 0;                                 // dynamic shared memory of a block
   int64_t window_bytes = 0;                                 // more of it, in simgrad_forward
@@ -105,7 +105,8 @@ absl::StatusOr<GeneratedSource> Generate(const NumericalProgram& program,
 // and stack.
 Mapping ChooseMapping(const NumericalProgram& program);
 
-// How a number of a value lies in memory.
+// How a number lies in memory: of a type at run time, or of a value.
+MemoryType MemoryTypeOf(Carrier carrier);
 MemoryType MemoryTypeOf(const Value& value);
 
 // The headers that a generated text includes, by the path under which it does, embedded in the

@@ -28,6 +28,10 @@ inline constexpr int kMostThreads = 256;
 // The steps of one launch, at most: they are counted in 32 bits.
 inline constexpr int64_t kMostSteps = int64_t{1} << 30;
 
+// The unit of a tape (device/tape.h).
+using TapeUnit = uint32_t;
+inline constexpr int64_t kTapeUnitBytes = sizeof(TapeUnit);
+
 // How a number lies in memory; every format has one, as in precision/lane.h.
 // kBool: one byte, 0 or 1. kU32: of a u8 too.
 enum class MemoryType : int32_t { kF32, kF64, kI32, kI64, kBool, kU32 };

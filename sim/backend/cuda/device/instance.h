@@ -68,7 +68,7 @@ struct InstanceBase {
   // Arguments that a step needs; those in `args` are read anew after each store.
   const bool writes_trajectories;
   const double near_band_ulps;
-  Tape<uint32_t> tape;
+  Tape<TapeUnit> tape;
 
   bool live = false;  // this thread has an instance
   int64_t instance = 0;
