@@ -64,7 +64,6 @@ class StreamingCall final : public sim::Observer,
   // metrics as soon as it is known.
   using Prepare = std::function<absl::StatusOr<PreparedWork>(std::string& world_label,
                                                              const PrepareControl& control)>;
-  const std::string& caller_name() const { return caller_->name(); }  // once it has arrived
   void Begin(Prepare prepare, Preparation cost);
   // Instead of Begin: ends the call. `outbox`: as for Arrive.
   void Deny(const absl::Status& status, Outbox* outbox, const std::string& peer = "");

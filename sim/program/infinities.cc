@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "sim/op/op_info.h"
-#include "sim/program/loop.h"
+#include "sim/program/loop_flow.h"
 
 namespace simgrad::sim {
 namespace {
@@ -25,6 +25,8 @@ class Reached {
         reached_(nodes_, false) {}
 
   void Read(const Region& region) {
+    const auto flow = [this](ValueId from, ValueId to) { Flow(from, to); };
+    const auto read = [this](const Region& inner) { Read(inner); };
     for (const Op& op : region.ops) {
       budget_.Visit(1 + static_cast<int64_t>(op.operands.size() + op.results.size()));
       if (op.code == kLiteral) {
@@ -32,9 +34,9 @@ class Reached {
       } else if (op.code == kTape) {
         Flow(op.attributes.primal, op.results[0]);
       } else if (op.code == kWhile) {
-        ReadWhile(op);
+        FlowOfWhile(op, flow, read);
       } else if (op.code == kFor) {
-        ReadFor(op);
+        FlowOfFor(op, flow, read);
       } else if (!op.regions.empty()) {
         ReadReverse(op);
       } else if (op.code == kMin || op.code == kMax) {
@@ -111,45 +113,6 @@ class Reached {
     const Sign both = op.code == kMin ? kPlus : kMinus;
     needs_[Node(result, both)] = static_cast<int32_t>(op.operands.size());
     for (ValueId operand : op.operands) Flow(operand, result);
-  }
-
-  void ReadWhile(const Op& op) {
-    const WhileCounts counts = CountsOf(op);
-    const size_t c = static_cast<size_t>(counts.carried);
-    const size_t e = static_cast<size_t>(counts.exports);
-    const size_t tests = FirstExport(op);
-    const Region& test = op.regions[0];
-    const Region& body = op.regions[1];
-    for (size_t i = 0; i < op.operands.size(); ++i) {
-      Flow(op.operands[i], test.args[i]);
-      Flow(op.operands[i], body.args[i < c ? i : i + e]);
-    }
-    Read(test);
-    for (size_t i = 0; i < e; ++i) {
-      Flow(test.yields[tests + i], body.args[c + i]);
-      Flow(test.yields[tests + i], op.results[c + i]);
-    }
-    Read(body);
-    for (size_t i = 0; i < c; ++i) {
-      Flow(body.yields[i], test.args[i]);
-      Flow(body.yields[i], body.args[i]);
-      Flow(test.args[i], op.results[i]);
-    }
-  }
-
-  void ReadFor(const Op& op) {
-    const Region& body = op.regions[0];
-    for (size_t i = 0; i < op.operands.size(); ++i) Flow(op.operands[i], body.args[i + 1]);
-    Read(body);
-    const size_t carried = static_cast<size_t>(op.attributes.carried);
-    for (size_t i = 0; i < op.results.size(); ++i) {
-      if (i < carried) {
-        Flow(body.yields[i], body.args[i + 1]);
-        Flow(body.args[i + 1], op.results[i]);
-      } else {
-        Flow(body.yields[i], op.results[i]);
-      }
-    }
   }
 
   // The reverse of a loop: whatever comes in may come to whatever goes out.

@@ -83,6 +83,27 @@ def test_numbers_become_what_the_input_is_declared_as(tmp_path):
         command_arguments.array_of("0.5", of_integers)
 
 
+def test_a_list_of_numbers_gets_the_shape_that_its_input_declares():
+    matrix, integers = Declaration(2), Declaration(2, program_pb2.ELEMENT_TYPE_I32)
+    assert command_arguments.array_of("1,2,3,4,5,6", matrix, (2, 3)).tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert command_arguments.array_of("7", matrix, (1, 1)).tolist() == [[7]]
+    assert command_arguments.array_of("1,2,3,4", integers, (2, 2)) == [[1, 2], [3, 4]]
+    # One of another length stays as it is, so that the client says what is declared.
+    assert command_arguments.array_of("1,2,3", matrix, (2, 2)).shape == (3,)
+    assert command_arguments.array_of("1,2,3", Declaration(0)).shape == (3,)
+
+
+@pytest.mark.parametrize("command", ["program", "rollout", "gradient", "compare"])
+def test_a_world_is_named_by_its_place_or_by_an_option(command, capsys):
+    steps = [] if command == "program" else ["--steps", "3"]
+    for named in (["ball", *steps], [*steps, "ball"], ["--world", "ball", *steps], [*steps, "--world=ball"]):
+        assert options(command, *named, "--config", "h=1").world == "ball"
+    for wrong in (["ball", "--world", "ball"], []):
+        with pytest.raises(SystemExit) as ended:
+            options(command, *wrong, *steps)
+        assert ended.value.code == 2 and "--world" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -1,5 +1,7 @@
 """simgrad.world makes a program of a function."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -237,3 +239,93 @@ def test_a_start_is_told_by_the_line_of_its_def():
     line = start.__code__.co_firstlineno + 1
     with pytest.raises(ValueError, match=rf"^world_function_test.py:{line}: initial\(\) knows no state y"):
         starts.program
+
+
+@pytest.mark.parametrize(
+    "cost, said",
+    [
+        (lambda x, n: x, r"real\[3\]"),
+        (lambda x, n: x[:1], r"real\[1\]"),
+        (lambda x, n: x[0] < 1.0, r"bool\[\]"),
+        (lambda x, n: n, r"i32\[\]"),
+        (lambda x, n: None, "None"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["objective", "stage_cost"])
+def test_a_cost_that_is_no_real_scalar_is_refused_with_its_function_line_and_type(cost, said, kind):
+    @sg.world
+    def still(x: sg.State[3], n: sg.State(dtype=int)):
+        return x, n
+
+    def height(x, n):
+        return cost(x, n)
+
+    getattr(still, kind)(height)
+    line = height.__code__.co_firstlineno
+    said = rf"^world_function_test.py:{line}: objective `height` returns {said}; a cost is one real scalar$"
+    with pytest.raises(TypeError, match=said):
+        still.program
+
+
+def test_the_end_of_an_objective_in_two_parts_is_told_by_its_own_line():
+    @sg.world
+    def still(x: sg.State[3]):
+        return x
+
+    @still.stage_cost
+    def height(x):
+        return x[0]
+
+    @still.objective
+    def height(x):  # noqa: F811
+        return x
+
+    line = height.__code__.co_firstlineno + 1
+    with pytest.raises(TypeError, match=rf"^world_function_test.py:{line}: objective `height` returns real"):
+        still.program
+
+
+def _into_an_array(x):
+    y = np.zeros(3)
+    y[0] = x[0]
+    return y
+
+
+def _into_an_array_of_bools(x):
+    y = np.zeros(3, bool)
+    y[0] = x[0]
+    return y
+
+
+@pytest.mark.parametrize(
+    "step, said",
+    [
+        (_into_an_array, r".*np.stack\(\[x, y\]\) makes an array of values, x.at\[i\].set\(y\)"),
+        (_into_an_array_of_bools, r"Python cannot look at a value of the world"),
+        (lambda x: math.sin(x[0]), r"float\(\) and the functions of `math` need a number: write np.sin for math.sin"),
+    ],
+)
+@pytest.mark.parametrize("place", ["step", "initial", "objective", "stage_cost"])
+def test_a_value_where_a_number_is_needed_is_told_with_its_line_and_what_to_write(step, said, place):
+    """NumPy puts an error of its own in front of ours."""
+    if place == "step":
+        world = sg.world(x=sg.State(3))(lambda x: step(x))
+    else:
+        world = sg.world(x=sg.State(3))(lambda x: x)
+
+        def other(x):
+            return step(x)
+
+        getattr(world, place)(other)
+    line = step.__code__.co_firstlineno + (0 if step.__name__ == "<lambda>" else 2)
+    with pytest.raises(TypeError, match=rf"^world_function_test.py:{line}: {said}"):
+        world.program
+
+
+def test_an_error_of_the_function_itself_stays_as_it_is():
+    def broken(x):
+        raise ValueError("mine") from KeyError("theirs")
+
+    with pytest.raises(ValueError, match="^mine$") as raised:
+        sg.world(x=sg.State)(broken).program
+    assert isinstance(raised.value.__cause__, KeyError)

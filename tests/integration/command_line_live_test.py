@@ -297,3 +297,19 @@ def test_the_servers_own_token_file_is_read(tmp_path):
     file = tmp_path / "tokens"
     file.write_text("# of the lab\n\nsecret-abc name=alice weight=2\n")
     assert command_line._first_token(file) == "secret-abc"
+
+
+def test_a_list_of_numbers_fills_a_matrix_row_by_row(capsys, server, tmp_path):
+    world = tmp_path / "matrices.py"
+    world.write_text(
+        "import simgrad as sg\n\n\n@sg.world\ndef doubles(x: sg.State[2, 3], n: sg.State(2, 2, dtype=int)):\n    return 2.0 * x, n\n"
+    )
+    work = [f"{world}:doubles", "--steps", "1", "--initial", "x=1,2,3,4,5,6", "--initial", "n=1,2,3,4", "--json"]
+    run(capsys, server, "rollout", *work, "--output", str(tmp_path / "run.npz"))
+    read = np.load(tmp_path / "run.npz")
+    assert read["state.x"].tolist() == [[[2, 4, 6], [8, 10, 12]]] and read["state.n"].tolist() == [[[1, 2], [3, 4]]]
+    pulled = json.loads(run(capsys, server, "gradient", *work, "--cotangent", "x=1,0,0,0,0,3"))
+    assert pulled["gradients"]["initial"]["x"] == [[2, 0, 0], [0, 0, 6]]
+    short = ["rollout", f"{world}:doubles", "--steps", "1", "--initial", "x=1,2,3,4", "--initial", "n=1,2,3,4"]
+    assert command_line.main([*short, "--target", server.target]) != 0
+    assert "[2, 3]" in capsys.readouterr().err

@@ -64,6 +64,19 @@ def test_python_of_the_readme_runs(root, page, server):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("page, lines", [("README.md", 1), ("docs/python.md", 2)])
+def test_the_output_that_a_page_shows_is_what_its_first_block_prints(root, server, tmp_path, page, lines):
+    """A line that ends with "..." is cut there."""
+    block = re.search(r"```python\n(.*?)```", (root / page).read_text(), re.DOTALL)[1]
+    shown = re.findall(r"^ *# (.*)$", block, re.MULTILINE)
+    assert len(shown) == lines
+    file = tmp_path / "ring.py"
+    file.write_text(block.replace("localhost:8001", server.target))
+    printed = subprocess.run([sys.executable, file], capture_output=True, text=True, check=True).stdout.splitlines()
+    kept = [line[: len(said) - 3] + "..." if said.endswith("...") else line for line, said in zip(printed, shown)]
+    assert kept == shown and len(printed) == lines
+
+
 def test_the_sentences_that_why_shows_are_those_that_it_prints(root, server):
     (block,) = re.findall(r"```python\n(.*?)```", (root / "docs/why.md").read_text(), re.DOTALL)
     shown = re.findall(r"((?:^ *# .*\n)+)", block, re.MULTILINE)
@@ -73,6 +86,15 @@ def test_the_sentences_that_why_shows_are_those_that_it_prints(root, server):
     assert len(sentences) == 2 and "knife edge" in sentences[1]
     for sentence in sentences:
         assert sentence in printed.splitlines()
+
+
+def test_the_pool_that_scale_shows_runs(root, server):
+    block = re.search(r"```python\n(.*?)```", (root / "docs/scale.md").read_text(), re.DOTALL)[1]
+    targets = '["gpu-1:8001", "gpu-2:8001"]'
+    assert targets in block
+    code = block.replace(targets, repr([server.target])) + "print(g.ok.all(), g.params)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("True"), done.stderr
 
 
 def test_the_docstring_of_the_package_runs(server):

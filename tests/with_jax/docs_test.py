@@ -1,7 +1,8 @@
-"""The example of docs/jax.md runs, and says what it says."""
+"""The examples of docs/jax.md run, and say what they say."""
 
 import re
 
+import jax
 import pytest
 
 
@@ -16,3 +17,17 @@ def test_the_example_runs_whatever_its_file_is_called(root, server, tmp_path, ca
     assert "state: v, x" in printed and "observables: energy" in printed
     assert re.search(rf"{name}\.step\.1 {name}\.py:\d+$", printed.strip())
     assert re.search(r"worst of 3 leaves: \w+: \d\S* at step", printed)
+
+
+def test_the_example_of_function_goes_on_from_step_py_in_f64(root, server, tmp_path, capsys):
+    blocks = re.findall(r"```python\n(import.*?)```", (root / "docs/jax.md").read_text(), re.DOTALL)
+    (function,) = [block for block in blocks if "simgrad.jax.function" in block]
+    source = tmp_path / "step.py"
+    source.write_text((blocks[0] + function).replace("localhost:8001", server.target))
+    before = jax.config.jax_enable_x64
+    try:
+        exec(compile(source.read_text(), str(source), "exec"), {})
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    slope, dtype = capsys.readouterr().out.splitlines()[-1].split()
+    assert dtype == "float64" and float(slope) != 0

@@ -214,6 +214,24 @@ def test_an_author_whose_rule_adds_to_the_cotangent_is_said_to_be_left_out(clien
     assert any("gives more than 0" in line for line in str(world.report()).splitlines())
 
 
+def test_a_line_is_warned_of_once_and_at_the_line_that_asked_for_the_world():
+    """A step is lowered more than once, and a line may call a function more than once."""
+
+    @jax.custom_vjp
+    def pulled(x):
+        return jnp.sin(x)
+
+    pulled.defvjp(lambda x: (pulled(x), x), lambda x, g: (g * jnp.cos(x) + 0.2 * jnp.sign(x),))
+
+    def step(state):
+        return {"x": pulled(pulled(state["x"]))}
+
+    with pytest.warns(UserWarning) as warned:
+        simgrad.jax.world(step, state={"x": np.ones(1)})
+    line = step.__code__.co_firstlineno + 4
+    assert [(w.filename, w.lineno) for w in warned] == [(__file__, line)]
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_loop_under_vmap_turns_until_all_are_done_and_keeps_those_that_are(client, count):
     def grown(x):

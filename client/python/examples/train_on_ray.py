@@ -1,6 +1,8 @@
 """Recovers the restitution of a bouncing ball with servers that a Ray cluster runs.
 
 usage: train_on_ray.py [SERVERS [GPUS OF EACH]]      (default 2 0; RAY_ADDRESS names the cluster)
+
+Nodes beyond this machine need insecure=True or TLS in the call of Pool (docs/scale.md).
 """
 
 import sys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any, Sequence
 
 import numpy as np
@@ -26,6 +27,13 @@ def file_name(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("the name of a file, and it is empty")
     return text
+
+
+def add_world(command: argparse.ArgumentParser) -> None:
+    """The world, by its place or as --world."""
+    either = command.add_mutually_exclusive_group(required=True)
+    either.add_argument("world", nargs="?", default=argparse.SUPPRESS, metavar="WORLD", help=WORLD_HELP)
+    either.add_argument("--world", default=argparse.SUPPRESS, metavar="WORLD", help="the same, as an option")
 
 
 def add_config(command: argparse.ArgumentParser) -> None:
@@ -83,12 +91,13 @@ def world_of(options: argparse.Namespace) -> World:
 
 def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str, Any]:
     """Arguments of calls that `add_inputs` asks for."""
-    declared = declarations_of(client.program(world).source)
+    source = client.program(world).source
+    declared, shapes = declarations_of(source), _shapes_of(source)
     shared = set(options.per_step)
 
     def inputs(option: str, given: Sequence[str], kind: int) -> dict[str, Any]:
         found = {
-            name: array_of(text, declared.get((kind, name), Declaration(0)))
+            name: array_of(text, declared.get((kind, name), Declaration(0)), shapes.get((kind, name), ()))
             for name, text in assignments(option, given).items()
         }
         if option not in ("control", "data"):
@@ -115,6 +124,17 @@ def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str,
         seed=options.seed,
         progress=options.progress,
     )
+
+
+def shape_of_state(client: Client, world: World, name: str) -> tuple[int, ...]:
+    """The declared shape of a state; () where it is not known."""
+    return _shapes_of(client.program(world).source).get((program_pb2.INPUT_KIND_STATE, name), ())
+
+
+def _shapes_of(source: program_pb2.Program | None) -> dict[tuple[int, str], tuple[int, ...]]:
+    if source is None:
+        return {}
+    return {(i.kind, i.name): tuple(source.values[i.value].shape) for i in source.inputs}
 
 
 def assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
@@ -167,14 +187,17 @@ def _whole_number(text: str) -> int:
         raise ValueError(f"{text!r} is no whole number, nor true or false") from None
 
 
-def array_of(text: str, declared: Declaration) -> Any:
-    """The numbers of `text`; a single number stays one where the input is declared as a scalar. Whole numbers
-    of integers and bools have no dtype of their own."""
+def array_of(text: str, declared: Declaration, shape: Sequence[int] = ()) -> Any:
+    """The numbers of `text`; a single number stays one where the input is declared as a scalar. A list with one
+    number per element of `shape` gets it, the last axis first. Whole numbers of integers and bools have no dtype
+    of their own."""
     if text.startswith("@"):
         return _array_in(text[1:])
     is_real = declared.element == program_pb2.ELEMENT_TYPE_REAL
     numbers = [(_number if is_real else _whole_number)(part) for part in text.split(",")]
-    values = numbers[0] if declared.rank == 0 and len(numbers) == 1 else numbers
+    values: Any = numbers[0] if declared.rank == 0 and len(numbers) == 1 else numbers
+    if len(shape) > 1 and len(numbers) == math.prod(shape):
+        values = np.array(numbers, object).reshape(shape).tolist()
     return np.array(values) if is_real else values
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from simgrad import report
 from simgrad.client import Client
 from simgrad.command_arguments import (
-    WORLD_HELP,
     add_config,
     add_inputs,
+    add_world,
     assignments,
     config_value,
     file_name,
@@ -23,7 +23,7 @@ from simgrad.why.compare import Comparison
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("world", metavar="WORLD", help=WORLD_HELP)
+    add_world(command)
     add_config(command)
     add_inputs(command)
     command.add_argument(

@@ -18,14 +18,15 @@ import numpy as np
 from simgrad import __version__, command_compare, errors, report
 from simgrad.client import DEFAULT_TIMEOUT, Client
 from simgrad.command_arguments import (
-    WORLD_HELP,
     add_config,
     add_inputs,
+    add_world,
     array_of,
     assignments,
     file_name,
     print_fields,
     sent,
+    shape_of_state,
     world_of,
 )
 from simgrad.credentials import tls
@@ -53,8 +54,9 @@ _EXAMPLES = """examples:
       --policy f16_unsafe --role termination.format=f32 --role termination.order=sequential --json
 
 Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a comma-separated list
-with one number per element (of a scalar: per instance), or @file.npy with an array of shape [field] or
-[instance, field]; of a control or data also [instance, step, field].
+with one number per element (of a scalar: per instance; of an array of several axes: row by row), or
+@file.npy with an array of shape [field] or [instance, field]; of a control or data also
+[instance, step, field].
 exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no answer in time,
             4 an instance is non-finite, or ended with an error, and --fail-on-nonfinite was given,
             130 interrupted (Ctrl-C)"""
@@ -245,7 +247,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_world(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--world", required=True, help=WORLD_HELP)
+    add_world(command)
     add_config(command)
     command.add_argument(
         "--policy", default="f32", metavar="PRESET", help="preset (default %(default)s)"
@@ -328,7 +330,7 @@ def _rollout(client: Client, options: argparse.Namespace) -> int:
 
 def _gradient(client: Client, options: argparse.Namespace) -> int:
     work = _work(client, options)
-    result = client.gradient(**work, wrt=options.wrt or None, cotangents=_cotangents(work, options))
+    result = client.gradient(**work, wrt=options.wrt or None, cotangents=_cotangents(client, work, options))
     return _finish(options, result)
 
 
@@ -346,7 +348,7 @@ def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def _cotangents(work: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] | None:
+def _cotangents(client: Client, work: dict[str, Any], options: argparse.Namespace) -> dict[str, Any] | None:
     sent = assignments("cotangent", options.cotangent)
     if not sent:
         return None
@@ -354,7 +356,7 @@ def _cotangents(work: dict[str, Any], options: argparse.Namespace) -> dict[str, 
     for name, text in sent.items():
         initial = work["initial"].get(name)
         rank = 0 if initial is None else np.ndim(initial)
-        array = array_of(text, Declaration(rank))
+        array = array_of(text, Declaration(rank), shape_of_state(client, work["world"], name))
         state[name] = array if text.startswith("@") else array[None]
     return {"state": state}
 

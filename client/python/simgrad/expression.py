@@ -318,8 +318,9 @@ class Expression:
 
     def __float__(self) -> float:
         raise TypeError(
-            f"{self.builder.here()}a value of the world has no number before the program runs, and an array of NumPy "
-            "does not hold it: np.stack([x, y]) makes an array of values, x.at[i].set(y) one with another element"
+            f"{self.builder.here()}float() and the functions of `math` need a number: write np.sin for math.sin. A value of "
+            "the world has no number before the program runs, so an array of NumPy does not hold it either: "
+            "np.stack([x, y]) makes an array of values, x.at[i].set(y) one with another element"
         )
 
     def __int__(self) -> int:

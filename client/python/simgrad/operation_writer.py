@@ -30,14 +30,12 @@ from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_I32,
     ELEMENT_TYPE_I64,
     ELEMENT_TYPE_REAL,
-    ELEMENT_TYPE_U8,
     ELEMENT_TYPE_U32,
 )
 
 BOOL = ELEMENT_TYPE_BOOL
 I32 = ELEMENT_TYPE_I32
 U32 = ELEMENT_TYPE_U32
-U8 = ELEMENT_TYPE_U8
 Shape = tuple[int, ...]
 
 _SMALL_FORMATS = ("e4m3", "e5m2")  # of fake_quantize

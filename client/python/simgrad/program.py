@@ -26,7 +26,7 @@ from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_
 from .constants import default_of
 from .control_flow import ControlFlow
 from .expression import Expression
-from .operation_writer import INPUTS, STEP
+from .operation_writer import INPUTS, STEP, type_text
 
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -41,7 +41,7 @@ class ProgramBuilder(ControlFlow):
     says which line wrote an operation.
 
     Errors: ValueError for shapes that do not meet and for values used where they cannot be seen;
-    everything else is verified by the server. Both name the line.
+    TypeError for a cost that is no real scalar; everything else is verified by the server. All name the line.
     """
 
     def __init__(self, name: str, level: str = "decisions"):
@@ -231,7 +231,7 @@ class ProgramBuilder(ControlFlow):
         with self.role("objective"):
             if stage is not None:
                 with self._cost(objective.stage, "stage"):
-                    objective.stage.yields.append(self.value(stage()).value)
+                    objective.stage.yields.append(self.cost(name, stage()).value)
             if terminal is not None:
                 with self._cost(objective.terminal, "terminal"):
                     states = {
@@ -242,7 +242,18 @@ class ProgramBuilder(ControlFlow):
                         e.name: self._argument(objective.terminal, Expression(self, e.value))
                         for e in self.program.exports
                     }
-                    objective.terminal.yields.append(self.value(terminal(states, exports)).value)
+                    objective.terminal.yields.append(self.cost(name, terminal(states, exports)).value)
+
+    def cost(self, name: str, made: Any) -> Expression:
+        """A cost as a value. Raises TypeError for what is no cost."""
+        if made is None:
+            raise TypeError(f"{self.here()}objective `{name}` returns None; a cost is one real scalar")
+        value = self.value(made)
+        if value.shape or value.element != ELEMENT_TYPE_REAL:
+            raise TypeError(
+                f"{self.here()}objective `{name}` returns {type_text(value)}; a cost is one real scalar"
+            )
+        return value
 
     def build(self) -> program_pb2.Program:
         """The program; states come first among its inputs, as regions take and yield them."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from typing import Any, Iterable
 
 import grpc
@@ -30,13 +31,25 @@ _ANSWER_SECONDS = 2.0  # in which an actor that lives tells its target
 _START_SECONDS = 120.0
 
 
+# Flags of the server that say how it may be reached, or may say so.
+_FLAGS_OF_SECURITY = ("allow_insecure", "flagfile", "tls_certificate", "tls_key")
+_LOOPBACK = "127.0.0.1"
+
+
 class _Owner:
-    """An actor that owns one server on its node."""
+    """An actor that owns one server on its node; of a node in `here`, the server listens on loopback alone."""
 
     def __init__(
-        self, device: str, threads: int | None, server: str | None, flags: list[str], insecure: bool
+        self,
+        device: str,
+        threads: int | None,
+        server: str | None,
+        flags: list[str],
+        insecure: bool,
+        here: frozenset[str],
     ):
-        self._address = ray.util.get_node_ip_address()
+        address = ray.util.get_node_ip_address()
+        self._address = _LOOPBACK if address in here else address
         beyond = [] if ipaddress.ip_address(self._address).is_loopback else [f"--address={self._address}"]
         if beyond and insecure:
             beyond += ["--allow_insecure=true"]
@@ -51,6 +64,35 @@ class _Owner:
         return os.getpid()
 
 
+def _listening_here(addresses: Iterable[str], is_told: bool) -> frozenset[str]:
+    """The addresses of Ray's nodes whose servers listen on loopback: all of them where each is this machine.
+
+    Args:
+      is_told: the caller said how servers beyond loopback are reached, so none needs to be on loopback.
+    Raises: ValueError where a node is another machine, and nothing is told.
+    """
+    nodes = frozenset(addresses)
+    if is_told:
+        return frozenset()
+    if others := sorted(address for address in nodes if not _is_this_machine(address)):
+        raise ValueError(
+            f"servers at {', '.join(others)} are beyond loopback: insecure=True for plaintext, or flags with "
+            "--tls_certificate and --tls_key, and credentials"
+        )
+    return nodes
+
+
+def _is_this_machine(address: str) -> bool:
+    """Whether this machine has the address: it alone can listen there."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
 class Pool(pool.Pool):
     """A simgrad.Pool of servers that this object starts on a Ray cluster, and ends.
 
@@ -60,11 +102,13 @@ class Pool(pool.Pool):
       max_restarts: how often Ray starts an actor again whose process or node was lost; -1: always.
       device, threads, server, flags: as for simgrad.local, on the node of the actor; threads None: num_cpus.
       insecure: plaintext between nodes. Without it, servers beyond loopback need TLS: flags that name their
-        certificate and key on each node, and `credentials`.
+        certificate and key on each node, and `credentials`. Where all nodes of Ray are this machine, none of the
+        three is needed: servers listen on 127.0.0.1.
       start_timeout: seconds in which all servers must have begun.
       options: those of simgrad.Pool.
     Needs: ray; simgrad and simgrad-server on each node. `ray.init` is called if it was not called before.
-    Raises: RuntimeError where servers do not start, with what Ray says.
+    Raises: ValueError where servers would be beyond loopback and nothing says how, before any is started;
+      RuntimeError where servers do not start, with what Ray says.
     """
 
     def __init__(
@@ -90,7 +134,14 @@ class Pool(pool.Pool):
         super().__init__(self._targets, credentials=credentials, **options)
         threads = max(int(num_cpus), 1) if threads is None else threads
         path = None if server is None else os.fspath(server)
+        flags = list(flags)
+        named = {flag.lstrip("-").partition("=")[0] for flag in flags}
+        is_told = insecure or credentials is not None or not named.isdisjoint(_FLAGS_OF_SECURITY)
         try:
+            if not ray.is_initialized():
+                ray.init()
+            nodes = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+            here = _listening_here(nodes, is_told)
             owner = ray.remote(_Owner).options(
                 num_gpus=num_gpus,
                 num_cpus=num_cpus,
@@ -98,7 +149,7 @@ class Pool(pool.Pool):
                 scheduling_strategy="SPREAD",
             )
             for _ in range(servers):
-                self.actors.append(owner.remote(device, threads, path, list(flags), insecure))
+                self.actors.append(owner.remote(device, threads, path, flags, insecure, here))
         except Exception:
             self.close()
             raise

@@ -19,6 +19,9 @@ _LOG = logging.getLogger("simgrad")
 # Reasons of errors that the same request, sent whole, may not have or has of another field. A server
 # of an older release, in the place of the one that took the content, knows no names of it.
 _OF_NAMING = ("TENSOR_GONE", "NOT_SUPPORTED", "INVALID_FIELD")
+# Seconds of a deadline that are kept for the last try: as long as the first wait is by default, and many
+# round trips of a small call. A deadline below twice that keeps half of it.
+_LAST_TRY = 0.1
 
 
 class Repeating:
@@ -154,8 +157,11 @@ class Call:
             if error.reason or kind is Kind.REFUSED:
                 self._shared.answered = True
         message = message_of(error, self._shared.target, self._timeout, reached)
-        wait = self._wait(error)
-        obstacle = self._obstacle(kind, wait)
+        now = self._shared.clock.now()
+        if self._failing_since is None:
+            self._failing_since = now
+        wait = self._wait(error, now)
+        obstacle = self._obstacle(kind, wait, now)
         if obstacle is not None:
             raise self._final(error, message, obstacle) from None
         _LOG.info("%s: %s; try %d in %.2f s", error.code, message, self.tries + 1, wait)
@@ -179,25 +185,39 @@ class Call:
     def _is_over(self) -> bool:
         return self.is_cancelled or self._shared.closed
 
-    def _wait(self, error: errors.SimgradError) -> float:
+    def _wait(self, error: errors.SimgradError, now: float) -> float:
+        """Seconds until the next try: at random, and no more than patience and deadline leave. Seconds that
+        the server asked for are waited in full."""
         if self._policy is None:
             return 0.0
         jitter = self._shared.uniform(0.0, self._policy.longest(self._row))
-        return jitter + (error.retry_after or 0.0)
+        if error.retry_after is not None:
+            return jitter + error.retry_after
+        return max(min(jitter, *self._left(now)), 0.0)
 
-    def _obstacle(self, kind: Kind, wait: float) -> str | None:
+    def _left(self, now: float) -> tuple[float, float]:
+        """Seconds in which a last try may begin: by the deadline, and by patience."""
+        assert self._failing_since is not None
+        by_deadline = self._started + self._timeout - min(_LAST_TRY, self._timeout / 2) - now
+        return by_deadline, self._failing_since + self._patience() - now
+
+    def _patience(self) -> float:
+        policy = self._policy
+        if policy is None:
+            return 0.0
+        return policy.patience if self._shared.answered else policy.connect
+
+    def _obstacle(self, kind: Kind, wait: float, now: float) -> str | None:
         """Why there is no further try; empty where there is nothing to say about it. None: there is
         one, and the budget has been asked."""
-        policy, now = self._policy, self._shared.clock.now()
+        policy = self._policy
         if policy is None or kind is Kind.FINAL:
             return ""
-        if self._failing_since is None:
-            self._failing_since = now
-        if now + wait >= self._started + self._timeout:
+        by_deadline, by_patience = self._left(now)
+        if by_deadline <= 0 or wait > by_deadline:
             return f"the deadline of {self._timeout:g} s leaves no time for another try"
-        patience = policy.patience if self._shared.answered else policy.connect
-        if now + wait > self._failing_since + patience:
-            return f"given up, as failures in a row are borne for {patience:g} s"
+        if by_patience <= 0 or wait > by_patience:
+            return f"given up, as failures in a row are borne for {self._patience():g} s"
         if kind is Kind.UNSENT:
             return None
         if self._sent >= policy.tries:

@@ -24,7 +24,11 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence, TypeVar, cast
 
 import numpy as np
-import torch
+
+try:
+    import torch
+except ImportError as _error:
+    raise ImportError("simgrad.torch makes functions of PyTorch, which is not installed: pip install torch") from _error
 
 from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client

@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Sequence, TypeVar, overload
 
 import numpy as np
 
-from simgrad import functions, pickled
+from simgrad import expression, functions, pickled
 from simgrad.expression import Expression
 from simgrad.numpy_operands import element_as
 from simgrad.program import ProgramBuilder
@@ -243,8 +243,8 @@ class FunctionWorld(World):
         with functions.writing(b):
             if self._start is not None:
                 start = self._start
-                on_behalf_of(start, lambda: b.initial(lambda: start(**_wanted(start, inputs))))
-            b.next(**self._states_of(b, self._function(**inputs)))
+                on_behalf_of(start, lambda: b.initial(lambda: _called(start, _wanted(start, inputs))))
+            b.next(**self._states_of(b, _called(self._function, inputs)))
             for cost in self._costs:
                 _write_cost(b, cost, inputs)
 
@@ -328,17 +328,42 @@ def _write_cost(b: ProgramBuilder, cost: _Cost, inputs: Mapping[str, Expression]
     stage, terminal = cost.stage, cost.terminal
     exports = {e.name: Expression(b, e.value) for e in b.program.exports}
 
+    def made(part: Function, known: Mapping[str, Any]) -> Any:
+        return on_behalf_of(part, lambda: b.cost(cost.name, _called(part, _wanted(part, known))))
+
     def at_step() -> Any:
-        return stage(**_wanted(stage, {**inputs, **exports})) if stage else None
+        return made(stage, {**inputs, **exports}) if stage else None
 
     def at_end(states: Mapping[str, Expression], last: Mapping[str, Expression]) -> Any:
-        return terminal(**_wanted(terminal, {**inputs, **last, **states})) if terminal else None
+        return made(terminal, {**inputs, **last, **states}) if terminal else None
 
     def write() -> None:
         b.objective(cost.name, stage=at_step if stage else None, terminal=at_end if terminal else None)
 
     function = stage or terminal
     on_behalf_of(function, write) if function else write()
+
+
+def _called(function: Function, arguments: Mapping[str, Any]) -> Any:
+    """function(**arguments). An error of ours that NumPy put its own in front of (`y[i] = x[i]` with y an array of
+    NumPy) is raised in place of that one, as it says the line and what to write."""
+    try:
+        return function(**arguments)
+    except (TypeError, ValueError) as error:
+        cause = error.__cause__
+        while cause is not None and not _is_ours(cause):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause.with_traceback(error.__traceback__) from None
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a value of the world raised it, for a function of the user's."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_code.co_filename == expression.__file__
 
 
 def _wanted(function: Function, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,13 +66,15 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a step is lowered; `simgrad.jax.world` says what each means. `random` is "none" where nothing may be drawn."""
+    """How a step is lowered; `simgrad.jax.world` says what each means. `random` is "none" where nothing may be drawn.
+    `warned` takes what the user is warned of at the end, each text once: a step is lowered several times."""
 
     custom: str = "keep"
     formats: str = "erase"
     kinks: str = "simgrad"
     random: str = "threefry"
     max_iter: Given[int] = dataclasses.field(default_factory=lambda: Given("max_iter", None))
+    warned: dict[str, None] = dataclasses.field(default_factory=dict, compare=False)
 
 
 # The word in Lowering.dropped for an error_if of Equinox, whose condition is then not tested.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import warnings
 from typing import Any, Callable, Sequence
 
 import jax
@@ -131,10 +130,8 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
 def _without_rule(low: Lowering, called: Any, operands: Operands, why: str) -> list[Value]:
     """The function without its author's derivative, of which the user is warned."""
     low.graph.notes[f"custom_vjp_call: inlined, {why}"] += 1
-    warnings.warn(
-        f"{low.graph.line.text}: a custom_vjp has the derivative of its operations, {why}; custom=\"inline\" asks for that",
-        stacklevel=2,
-    )
+    said = f"{low.graph.line.text}: a custom_vjp has the derivative of its operations, {why}; custom=\"inline\" asks for that"
+    low.options.warned[said] = None
     return low.jaxpr(called, operands)
 
 

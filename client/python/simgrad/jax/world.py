@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from simgrad.jax.cost_function import cost_functions
@@ -68,6 +69,7 @@ def world(
         min, abs and the largest and smallest of an axis; results are the same bits.
       random: "threefry": what the step draws with a key of its state is what JAX draws in f64. "philox": each place
         that draws has a draw of the language, by the request's seed and the instance's id; keys mean nothing.
+    Warns: of each line whose own derivative is left out, once, at the line of this call.
     Errors: JaxWorldError, all of a kind at once, with the lines, also for names in max_iter, sites and roles
       that stand for nothing; ValueError for other words.
     """
@@ -99,6 +101,8 @@ def world(
     writer = WorldWriter(name or _name_of(step), tests, groups, found, aliases, given_roles, kinks)
     writer.write(costs, start, all_constants[-1], without_draws)
     _refuse_unused(caps, aliases, given_roles, found.live.nodes)
+    for said in options.warned:
+        warnings.warn(said, stacklevel=2)
     starts = start.run if start else None
     return JaxWorld(step, groups, found, writer.builder.build(), writer.report(), starts, random)
 

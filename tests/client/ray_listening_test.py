@@ -1,0 +1,95 @@
+"""simgrad.ray says before any actor starts how its servers may be reached, or asks for it."""
+
+import sys
+import types
+
+import pytest
+
+import simgrad
+
+OF_OTHERS = "192.0.2.77"  # RFC 5737: of documents, and of no machine
+
+
+class Asked(Exception):
+    """An actor was asked for."""
+
+
+def actor(*_):
+    raise Asked
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """(simgrad.ray, the addresses of the nodes that its Ray knows): a Ray without processes."""
+    addresses = []
+    ray = types.ModuleType("ray")
+    ray.is_initialized = lambda: True
+    ray.nodes = lambda: [{"Alive": True, "NodeManagerAddress": a} for a in addresses] + [
+        {"Alive": False, "NodeManagerAddress": "192.0.2.99"}
+    ]
+    ray.remote = actor
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delitem(sys.modules, "simgrad.ray", raising=False)
+    monkeypatch.delattr(simgrad, "ray", raising=False)
+    import simgrad.ray as module
+
+    yield module, addresses
+    del sys.modules["simgrad.ray"], simgrad.ray
+
+
+def test_servers_beyond_loopback_are_refused_before_any_actor_is_started(module):
+    module, addresses = module
+    addresses += ["127.0.0.1", OF_OTHERS]
+    words = (
+        f"^servers at {OF_OTHERS} are beyond loopback: insecure=True for plaintext, or flags with "
+        "--tls_certificate and --tls_key, and credentials$"
+    )
+    with pytest.raises(ValueError, match=words):
+        module.Pool(servers=1)
+    with pytest.raises(ValueError, match=words):
+        module.Pool(servers=1, flags=["--max_instances=5"])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"insecure": True},
+        {"credentials": simgrad.tls()},
+        {"flags": ["--tls_certificate=a.pem", "--tls_key=b.pem"]},
+        {"flags": ["--tls_certificate", "a.pem", "--tls_key", "b.pem"]},
+        {"flags": ["--allow_insecure=true"]},
+    ],
+    ids=str,
+)
+def test_a_caller_that_says_how_gets_its_actors(module, told):
+    module, addresses = module
+    addresses += [OF_OTHERS]
+    with pytest.raises(Asked):
+        module.Pool(servers=1, **told)
+    assert module._listening_here(addresses, True) == frozenset()  # so they listen at their nodes' addresses
+
+
+def test_servers_on_this_machine_alone_need_nothing_and_listen_on_loopback(module):
+    module, addresses = module
+    addresses += ["127.0.0.1", "127.0.0.2"]
+    with pytest.raises(Asked):
+        module.Pool(servers=2)
+    assert module._listening_here(addresses, False) == {"127.0.0.1", "127.0.0.2"}
+
+
+@pytest.mark.parametrize("node, address, flags", [
+    ("192.0.2.2", "127.0.0.1", []),
+    (OF_OTHERS, OF_OTHERS, [f"--address={OF_OTHERS}"]),  # one that joined later: its server asks for TLS
+])
+def test_a_server_listens_on_loopback_on_the_nodes_that_are_this_machine(module, monkeypatch, node, address, flags):
+    module, _ = module
+    started = []
+
+    def local(**options):
+        started.append(options["flags"])
+        return types.SimpleNamespace(target="127.0.0.1:4321")
+
+    monkeypatch.setattr(module, "local", local)
+    module.ray.util = types.SimpleNamespace(get_node_ip_address=lambda: node)
+    owner = module._Owner("cpu", 1, None, [], False, frozenset(["192.0.2.2"]))
+    assert owner.target() == f"{address}:4321" and started == [flags]
