@@ -179,12 +179,10 @@ def test_a_table_of_numpy_takes_a_computed_index_as_a_literal(client):
         (lambda x, i: table[i], r"sg\.literal\(table\)\[i\] takes a computed index"),
         (lambda x, i: np.take(table, i), r"sg\.literal\(table\)\[i\] takes a computed index"),
         (lambda x, i: np.reciprocal(x.astype(int)), "np.reciprocal takes reals"),
+        (filled, r"x\.at\[i\]\.set\(y\)"),
     ):
         with pytest.raises(TypeError, match=said):
             client.rollout(world_of(wrong), steps=1, initial={"x": np.zeros(3)})
-    with pytest.raises(ValueError) as failed:  # NumPy's own, which says why in its cause
-        client.rollout(world_of(filled), steps=1, initial={"x": np.zeros(3)})
-    assert "x.at[i].set(y)" in str(failed.value.__cause__)
 
 
 def test_the_margin_of_a_cell_is_the_distance_to_its_edge(client):

@@ -11,24 +11,13 @@
 #include "sim/program/additions.h"
 #include "sim/program/builder.h"
 #include "tests/sim/decisions/executors.h"
+#include "tests/sim/seen_run.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
 namespace {
 
 using tests::Bind;
-
-class Joined : public Observer {
- public:
-  void OnForward(const ForwardChunk& chunk) override {
-    if (diagnostics.steps == 0) {
-      diagnostics = chunk.diagnostics;
-    } else {
-      diagnostics.Append(chunk.diagnostics);
-    }
-  }
-  StepDiagnostics diagnostics;
-};
 
 using Write = std::function<Var(Builder& b, Var x, Var y)>;
 
@@ -64,7 +53,7 @@ std::vector<AdditionCounts> Counted(const std::shared_ptr<Executor>& executor,
   const Shape& shape = program.program[program.program.inputs[0].value].type.shape;
   Bind(work, InputKind::kState, "x", tests::Shared(x, shape));
   Bind(work, InputKind::kState, "y", tests::Shared(y, shape));
-  Joined joined;
+  tests::JoinedDiagnostics joined;
   const auto result = Engine(executor).Execute(std::move(work), joined);
   EXPECT_TRUE(result.ok()) << result.status();
   return joined.diagnostics.additions;

@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "sim/program/builder.h"
 #include "tests/sim/decisions/executors.h"
+#include "tests/sim/decisions/f32_program.h"
 #include "tests/sim/equality/random.h"
+#include "tests/sim/seen_run.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
@@ -20,6 +22,7 @@ namespace {
 
 using equality::Random;
 using tests::Bind;
+using tests::RunSeen;
 
 constexpr double kUlp = 0x1p-23;  // of f32 around 1
 
@@ -33,37 +36,37 @@ Var Formula(Builder& b, Random& random, Vars tests) {
   return tests[0];
 }
 
-// x_k < 1, by name, for each of n numbers, joined by a formula, as the predicate of a loop.
-std::shared_ptr<const NumericalProgram> ProgramOf(Random random, int64_t n, TestLevel level) {
-  Builder b("deciding");
+// A loop of one turn at most over the state `x`, of which `write` makes the predicate.
+using Write = std::function<Var(Builder&, Var)>;
+std::shared_ptr<const NumericalProgram> PredicateOf(const Shape& shape, const Write& write,
+                                                    TestLevel level) {
+  Builder b("predicate");
   b.program().level = level;
-  const Var x = b.State("x", {n});
+  const Var x = b.State("x", shape);
   const WhileOptions options{.site = "loop", .max_iter = 1, .cap_order = CapOrder::kCapFirst};
   b.While(
       options, {x}, {},
       [&](const Vars& now, const Vars&) {
-        Vars tests;
-        for (int64_t k = 0; k < n; ++k) {
-          SiteScope scope(b, absl::StrCat("test_", k));
-          const Var one = b.Reshape(b.Slice(now[0], {k}, {1}), {});
-          tests.push_back(b.Apply(OpCode::kLt, {one, b.Literal(1.0)}));
-        }
-        return LoopPredicate{Formula(b, random, tests), {}};
+        return LoopPredicate{write(b, now[0]), {}};
       },
       [](const Vars& now, const Vars&, const Vars&) { return now; });
   b.SetNext({x});
-  const absl::StatusOr<Program> program = b.Finish();
-  EXPECT_TRUE(program.ok()) << program.status();
-  auto lowered = Lower(*program, tests::PolicyOf({.preset = "f32"}), "", std::nullopt);
-  EXPECT_TRUE(lowered.ok()) << lowered.status();
-  return std::make_shared<const NumericalProgram>(*std::move(lowered));
+  return tests::InF32(b);
 }
 
-class Kept : public Observer {
- public:
-  void OnForward(const ForwardChunk& chunk) override { diagnostics = chunk.diagnostics; }
-  StepDiagnostics diagnostics;
-};
+// x_k < 1, by name, for each of n numbers, joined by a formula.
+std::shared_ptr<const NumericalProgram> ProgramOf(Random random, int64_t n, TestLevel level) {
+  const auto write = [&](Builder& b, Var x) {
+    Vars tests;
+    for (int64_t k = 0; k < n; ++k) {
+      SiteScope scope(b, absl::StrCat("test_", k));
+      const Var one = b.Reshape(b.Slice(x, {k}, {1}), {});
+      tests.push_back(b.Apply(OpCode::kLt, {one, b.Literal(1.0)}));
+    }
+    return Formula(b, random, tests);
+  };
+  return PredicateOf({n}, write, level);
+}
 
 SmallestMargin MarginOn(const std::shared_ptr<Executor>& executor,
                         const std::shared_ptr<const NumericalProgram>& program,
@@ -74,10 +77,7 @@ SmallestMargin MarginOn(const std::shared_ptr<Executor>& executor,
   std::vector<double> numbers;
   for (const auto& row : x) numbers.insert(numbers.end(), row.begin(), row.end());
   Bind(work, InputKind::kState, "x", {tests::Doubles(numbers, {instances, n}), true, false});
-  Kept kept;
-  const auto result = Engine(executor).Execute(std::move(work), kept);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return kept.diagnostics.terminations.at(0).at(0).margin;
+  return RunSeen(executor, std::move(work)).diagnostics.terminations.at(0).at(0).margin;
 }
 
 std::string NameOf(const NumericalProgram& program, uint32_t number) {
@@ -136,35 +136,17 @@ struct Told {
   uint64_t Stopped(StopReason why) const { return step.reasons[static_cast<size_t>(why)]; }
 };
 
-Told ToldOf(const Shape& shape, const std::vector<double>& x,
-            const std::function<Var(Builder&, Var)>& write,
+Told ToldOf(const Shape& shape, const std::vector<double>& x, const Write& write,
             TestLevel level = TestLevel::kDecisions) {
-  Builder b("predicate");
-  b.program().level = level;
-  const Var state = b.State("x", shape);
-  const WhileOptions options{.site = "loop", .max_iter = 1, .cap_order = CapOrder::kCapFirst};
-  b.While(
-      options, {state}, {},
-      [&](const Vars& now, const Vars&) {
-        return LoopPredicate{write(b, now[0]), {}};
-      },
-      [](const Vars& now, const Vars&, const Vars&) { return now; });
-  b.SetNext({state});
-  const absl::StatusOr<Program> program = b.Finish();
-  EXPECT_TRUE(program.ok()) << program.status();
-  auto lowered = Lower(*program, tests::PolicyOf({.preset = "f32"}), "", std::nullopt);
-  EXPECT_TRUE(lowered.ok()) << lowered.status();
-  const auto shared = std::make_shared<const NumericalProgram>(*std::move(lowered));
+  const auto shared = PredicateOf(shape, write, level);
   std::optional<Told> told;
   for (const auto& executor : TestedExecutors()) {
     Work work = tests::WorkOf(*shared, 1, 1);
     Shape all = shape;
     all.insert(all.begin(), 1);
     Bind(work, InputKind::kState, "x", {tests::Doubles(x, all), true, false});
-    Kept kept;
-    const auto result = Engine(executor).Execute(std::move(work), kept);
-    EXPECT_TRUE(result.ok()) << result.status();
-    const TerminationStep step = kept.diagnostics.terminations.at(0).at(0);
+    const TerminationStep step =
+        RunSeen(executor, std::move(work)).diagnostics.terminations.at(0).at(0);
     EXPECT_TRUE(!told || step == told->step) << executor->name();
     told = {step, NameOf(*shared, step.margin.test)};
   }

@@ -21,7 +21,9 @@
 #include "sim/program/builder.h"
 #include "tests/sanitized.h"
 #include "tests/sim/decisions/executors.h"
+#include "tests/sim/decisions/f32_program.h"
 #include "tests/sim/equality/random.h"
+#include "tests/sim/seen_run.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
@@ -29,6 +31,8 @@ namespace {
 
 using equality::Random;
 using tests::Bind;
+using tests::RunSeen;
+using tests::SeenRun;
 
 constexpr int64_t kSteps = 5;
 constexpr int64_t kInstances = 3;
@@ -225,46 +229,13 @@ std::shared_ptr<const NumericalProgram> ProgramOf(Random random, const Plant& pl
   const bool hands_on = plant.kind != Kind::kRoot && random.Chance(0.5);
   b.SetNext({hands_on ? next + 0.01 * result[0] : next, 0.5 * y + 0.1 * x});
   b.Export("result", result[0]);
-  const absl::StatusOr<Program> program = b.Finish();
-  EXPECT_TRUE(program.ok()) << program.status();
-  auto lowered = Lower(*program, tests::PolicyOf({.preset = "f32"}), "", std::nullopt);
-  EXPECT_TRUE(lowered.ok()) << lowered.status();
-  return std::make_shared<const NumericalProgram>(*std::move(lowered));
-}
-
-struct Seen {
-  WorkResult result;
-  StepDiagnostics diagnostics;
-};
-
-class Recorder : public Observer {
- public:
-  explicit Recorder(StepDiagnostics& to) : to_(to) {}
-  void OnForward(const ForwardChunk& chunk) override {
-    if (chunk.diagnostics.first_step == 0) {
-      to_ = chunk.diagnostics;
-    } else {
-      to_.Append(chunk.diagnostics);
-    }
-  }
-
- private:
-  StepDiagnostics& to_;
-};
-
-Seen RunOn(const std::shared_ptr<Executor>& executor, Work work) {
-  Seen seen;
-  Recorder recorder(seen.diagnostics);
-  auto result = Engine(executor).Execute(std::move(work), recorder);
-  EXPECT_TRUE(result.ok()) << result.status();
-  if (result.ok()) seen.result = *std::move(result);
-  return seen;
+  return tests::InF32(b);
 }
 
 // Of all instances, or of one of them by itself.
-Seen RunPlanted(const std::shared_ptr<Executor>& executor,
-                const std::shared_ptr<const NumericalProgram>& program, const Plant& plant,
-                float operand, std::optional<size_t> alone = std::nullopt) {
+SeenRun RunPlanted(const std::shared_ptr<Executor>& executor,
+                   const std::shared_ptr<const NumericalProgram>& program, const Plant& plant,
+                   float operand, std::optional<size_t> alone = std::nullopt) {
   Work work = tests::WorkOf(*program, alone ? 1 : kInstances, kSteps);
   std::vector<double> planted(kInstances, plant.tie);
   planted[plant.instance] = operand;
@@ -277,7 +248,7 @@ Seen RunPlanted(const std::shared_ptr<Executor>& executor,
   bind(InputKind::kParam, "planted", planted);
   bind(InputKind::kState, "x", {0.1, -0.7, 0.4});
   bind(InputKind::kState, "y", {1.0, 2.0, 3.0});
-  return RunOn(executor, std::move(work));
+  return RunSeen(executor, std::move(work));
 }
 
 struct Flip {
@@ -310,9 +281,9 @@ TEST(PlantedFlips, EachIsFoundAndNamedAndNoOtherIs) {
     plant.site = absl::StrCat("planted_", seed % 7);
     const auto program = ProgramOf(random, plant);
     for (const auto& executor : executors) {
-      const Seen before = RunPlanted(executor, program, plant, plant.tie);
-      const Seen after = RunPlanted(executor, program, plant, plant.beyond);
-      const Seen control = RunPlanted(executor, program, plant, plant.control);
+      const SeenRun before = RunPlanted(executor, program, plant, plant.tie);
+      const SeenRun after = RunPlanted(executor, program, plant, plant.beyond);
+      const SeenRun control = RunPlanted(executor, program, plant, plant.control);
       std::optional<size_t> who;
       for (size_t i = 0; i < kInstances; ++i) {
         const bool differs = before.result.path_signatures[i] != after.result.path_signatures[i];
@@ -324,8 +295,8 @@ TEST(PlantedFlips, EachIsFoundAndNamedAndNoOtherIs) {
       }
       // Signatures say whose path it is; of it alone diagnostics say where.
       if (!who) continue;
-      const Seen one = RunPlanted(executor, program, plant, plant.tie, who);
-      const Seen other = RunPlanted(executor, program, plant, plant.beyond, who);
+      const SeenRun one = RunPlanted(executor, program, plant, plant.tie, who);
+      const SeenRun other = RunPlanted(executor, program, plant, plant.beyond, who);
       EXPECT_EQ(one.result.path_signatures[0], before.result.path_signatures[*who]);
       EXPECT_EQ(other.result.path_signatures[0], after.result.path_signatures[*who]);
       const auto flip = FirstFlip(program->sites, one.diagnostics, other.diagnostics);
@@ -413,11 +384,7 @@ std::shared_ptr<const NumericalProgram> FormulaProgram(Random random,
       },
       [](const Vars& now, const Vars&, const Vars&) { return now; });
   b.SetNext({state});
-  const absl::StatusOr<Program> program = b.Finish();
-  EXPECT_TRUE(program.ok()) << program.status();
-  auto lowered = Lower(*program, tests::PolicyOf({.preset = "f32"}), "", std::nullopt);
-  EXPECT_TRUE(lowered.ok()) << lowered.status();
-  return std::make_shared<const NumericalProgram>(*std::move(lowered));
+  return tests::InF32(b);
 }
 
 struct Evaluated {
@@ -433,7 +400,7 @@ Evaluated Evaluate(const std::shared_ptr<Executor>& executor,
     Bind(work, InputKind::kParam, absl::StrCat("x", k), tests::Shared({x[k]}, {}));
   }
   Bind(work, InputKind::kState, "s", tests::Shared({1.0}, {}));
-  const Seen seen = RunOn(executor, std::move(work));
+  const SeenRun seen = RunSeen(executor, std::move(work));
   const TerminationStep& step = seen.diagnostics.terminations.at(0).at(0);
   return {step.iterations_max == 0, std::abs(step.margin.ulps)};
 }

@@ -11,18 +11,14 @@
 #include "sim/program/builder.h"
 #include "sim/program/compared_scale.h"
 #include "tests/sim/decisions/executors.h"
+#include "tests/sim/decisions/f32_program.h"
+#include "tests/sim/seen_run.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
 namespace {
 
 using tests::Bind;
-
-class Kept : public Observer {
- public:
-  void OnForward(const ForwardChunk& chunk) override { diagnostics = chunk.diagnostics; }
-  StepDiagnostics diagnostics;
-};
 
 using Write = std::function<Var(Builder& b, Var x, Var y, Var z)>;
 
@@ -36,16 +32,12 @@ SmallestMargin MarginOf(const std::shared_ptr<Executor>& executor, TestLevel lev
   const Var state_z = b.State("z", {});
   b.Event("test", write(b, state_x, state_y, state_z), Comparison::kLt, b.Literal(0.0));
   b.SetNext({state_x, state_y, state_z});
-  auto lowered = Lower(*b.Finish(), tests::PolicyOf({.preset = "f32"}), "", std::nullopt);
-  EXPECT_TRUE(lowered.ok()) << lowered.status();
-  Work work = tests::WorkOf(*std::move(lowered), 1, 1);
+  Work work = tests::WorkOf(*tests::InF32(b), 1, 1);
   Bind(work, InputKind::kState, "x", tests::Shared({x}, {}));
   Bind(work, InputKind::kState, "y", tests::Shared({y}, {}));
   Bind(work, InputKind::kState, "z", tests::Shared({z}, {}));
-  Kept kept;
-  const auto result = Engine(executor).Execute(std::move(work), kept);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return kept.diagnostics.events.back().at(0).margin;  // the last in text
+  // The last in text.
+  return tests::RunSeen(executor, std::move(work)).diagnostics.events.back().at(0).margin;
 }
 
 struct Case {

@@ -13,6 +13,7 @@
 #include "sim/program/field_error.h"
 #include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
+#include "tests/sim/seen_run.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad {
@@ -123,37 +124,24 @@ std::vector<double> Merged(const std::vector<WorkResult>& shards, const Work& wo
   return sums;
 }
 
-// Diagnostics of a whole run, joined from its chunks.
-class Joined : public sim::Observer {
- public:
-  void OnForward(const sim::ForwardChunk& chunk) override {
-    if (all.steps == 0) {
-      all = chunk.diagnostics;
-    } else {
-      all.Append(chunk.diagnostics);
-    }
-  }
-  sim::StepDiagnostics all;
-};
-
 TEST(Engine, BitsDoNotDependOnChunksCheckpointsOrBudget) {
   for (const std::string preset : {"f32", "f16_safe", "bf16_unsafe"}) {
-    Joined first_seen;
+    tests::JoinedDiagnostics first_seen;
     const auto first = tests::Execute(Balls({0, 1, 5}, SpecOf(preset)), first_seen);
     ASSERT_TRUE(first.ok()) << first.status();
-    ASSERT_GT(first_seen.all.events[0][kSteps - 1].checks, 0u);
+    ASSERT_GT(first_seen.diagnostics.events[0][kSteps - 1].checks, 0u);
     for (int64_t chunk : {0, 1, 5, 23}) {
       for (int64_t interval : {0, 1, 4, 50}) {
         Work work = Balls({0, 1, 5}, SpecOf(preset));
         work.chunk_steps = chunk;
         work.checkpoint_interval = interval;
-        Joined seen;
+        tests::JoinedDiagnostics seen;
         const auto result = tests::Execute(work, seen);
         ASSERT_TRUE(result.ok()) << result.status();
         const std::string what =
             preset + " chunk " + std::to_string(chunk) + " interval " + std::to_string(interval);
         ExpectSameBits(*result, *first, what);
-        EXPECT_EQ(seen.all, first_seen.all) << what;
+        EXPECT_EQ(seen.diagnostics, first_seen.diagnostics) << what;
       }
     }
   }

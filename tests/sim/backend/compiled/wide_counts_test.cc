@@ -7,6 +7,7 @@
 
 #include "sim/backend/compiled/compiled_executor.h"
 #include "sim/program/builder.h"
+#include "tests/sim/seen_run.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::sim::compiled {
@@ -18,18 +19,6 @@ using tests::Bind;
 constexpr int64_t kElements = int64_t{1} << 20;
 constexpr int64_t kTurns = 5000;
 constexpr uint64_t kOfOneStep = uint64_t{kElements} * kTurns;  // above 2^32
-
-class Joined : public Observer {
- public:
-  void OnForward(const ForwardChunk& chunk) override {
-    if (diagnostics.steps == 0) {
-      diagnostics = chunk.diagnostics;
-    } else {
-      diagnostics.Append(chunk.diagnostics);
-    }
-  }
-  StepDiagnostics diagnostics;
-};
 
 // Each turn adds 0.01 to 4, kElements times, and rounds 2^-20 to f16 as often.
 NumericalProgram Lowered() {
@@ -62,7 +51,7 @@ TEST(WideCounts, OfASplatInALoopAreWhole) {
     work.options.stride = 1;
     Bind(work, InputKind::kState, "x", tests::Shared({4.0}, {}));
     Bind(work, InputKind::kState, "v", tests::Shared({0x1p-20}, {}));
-    Joined joined;
+    tests::JoinedDiagnostics joined;
     const auto result = Engine(executor).Execute(std::move(work), joined);
     ASSERT_TRUE(result.ok()) << result.status();
     const StepDiagnostics& seen = joined.diagnostics;

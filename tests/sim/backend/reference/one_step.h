@@ -6,20 +6,16 @@
 #include <functional>
 
 #include "sim/program/builder.h"
+#include "tests/sim/seen_run.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::tests {
 
-struct Seen : sim::Observer {
+struct Seen : JoinedDiagnostics {
   void OnForward(const sim::ForwardChunk& chunk) override {
-    if (diagnostics.steps == 0) {
-      diagnostics = chunk.diagnostics;
-    } else {
-      diagnostics.Append(chunk.diagnostics);
-    }
+    JoinedDiagnostics::OnForward(chunk);
     sites.push_back(chunk.instance_sites);
   }
-  sim::StepDiagnostics diagnostics;
   std::vector<std::vector<sim::InstanceSite>> sites;  // by chunk
 };
 
