@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import re
+import sys
 from typing import Any, Sequence
 
 import numpy as np
 
 from simgrad.arrays import PerStep
 from simgrad.client import Client
+from simgrad.command_output import NotWritten
 from simgrad.named_world import named_world
 from simgrad.request import Declaration, declarations_of
 from simgrad.v1 import program_pb2
@@ -27,6 +31,47 @@ def file_name(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("the name of a file, and it is empty")
     return text
+
+
+def preset(text: str) -> str:
+    """The argument of an option that names a preset."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a preset, and it is empty")
+    return text
+
+
+def number(text: str) -> float:
+    """The argument of an option that is a number."""
+    try:
+        return _number(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def fits_int64(value: int) -> bool:
+    return -(1 << 63) <= value < 1 << 63
+
+
+def _int64(text: str) -> int:
+    value = _decimal(text)
+    if not fits_int64(value):
+        raise argparse.ArgumentTypeError(f"{text} is beyond the range of an int64")
+    return value
+
+
+def _uint64(text: str) -> int:
+    value = _decimal(text)
+    if not 0 <= value < 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text} is beyond the range of an uint64")
+    return value
+
+
+def _decimal(text: str) -> int:
+    # 30 digits are beyond 64 bits, and Python reads no more than some thousand.
+    if not re.fullmatch(r"[+-]?[0-9]+", text.strip(), re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    sign, digits = re.fullmatch(r"([+-]?)0*([0-9]+)", text.strip()).groups()
+    return int(sign + digits[:30])
 
 
 def add_world(command: argparse.ArgumentParser) -> None:
@@ -48,7 +93,7 @@ def add_config(command: argparse.ArgumentParser) -> None:
 
 
 def add_inputs(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--steps", type=int, required=True, help="number of steps")
+    command.add_argument("--steps", type=_int64, required=True, help="number of steps")
     for name, what in (
         ("initial", "initial state"),
         ("param", "parameter"),
@@ -74,19 +119,17 @@ def add_inputs(command: argparse.ArgumentParser) -> None:
         "--weights", metavar="VALUES", help="one per instance, of their values in the sum (default ones)"
     )
     command.add_argument(
-        "--instances", type=int, default=0, metavar="N", help="how many, where no input says so"
+        "--instances", type=_int64, default=0, metavar="N", help="how many, where no input says so"
     )
     command.add_argument(
-        "--first-instance", type=int, default=0, metavar="ID", help="id of the first (default 0)"
+        "--first-instance", type=_uint64, default=0, metavar="ID", help="id of the first (default 0)"
     )
-    command.add_argument("--seed", type=int, default=0, metavar="S", help="of random draws (default 0)")
+    command.add_argument("--seed", type=_uint64, default=0, metavar="S", help="of random draws (default 0)")
     command.add_argument("--progress", action="store_true", help="show a progress bar")
 
 
 def world_of(options: argparse.Namespace) -> World:
-    given = assignments("config", options.config)
-    config: dict[str, Any] = {name: config_value(text) for name, text in given.items()}
-    return named_world(options.world, config)
+    return named_world(options.world, config_of("config", options.config))
 
 
 def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str, Any]:
@@ -97,7 +140,9 @@ def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str,
 
     def inputs(option: str, given: Sequence[str], kind: int) -> dict[str, Any]:
         found = {
-            name: array_of(text, declared.get((kind, name), Declaration(0)), shapes.get((kind, name), ()))
+            name: named_array_of(
+                f"--{option} {name}", text, declared.get((kind, name), Declaration(0)), shapes.get((kind, name), ())
+            )
             for name, text in assignments(option, given).items()
         }
         if option not in ("control", "data"):
@@ -118,7 +163,7 @@ def sent(client: Client, world: World, options: argparse.Namespace) -> dict[str,
         **groups,
         steps=options.steps,
         objective=options.objective,
-        weights=None if options.weights is None else array_of(options.weights, Declaration(1)),
+        weights=None if options.weights is None else named_array_of("--weights", options.weights, Declaration(1)),
         instances=options.instances,
         first_instance=options.first_instance,
         seed=options.seed,
@@ -140,39 +185,54 @@ def _shapes_of(source: program_pb2.Program | None) -> dict[tuple[int, str], tupl
 def assignments(option: str, texts: Sequence[str]) -> dict[str, str]:
     """NAME=VALUE by name; each name once, so that nothing that was typed is ignored."""
     values: dict[str, str] = {}
-    for name, value in map(_assignment, texts):
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ValueError(f"--{option} {text}: NAME=VALUE")
         if name in values:
             raise ValueError(f"--{option} {name} is given twice, as {values[name]} and as {value}")
         values[name] = value
     return values
 
 
-def _assignment(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ValueError(f"{text!r}: NAME=VALUE")
-    return name, value
+class _WrongNumber(ValueError):
+    """A number that is too large, or written as Python alone reads it: it is no word either."""
 
 
 def _number(text: str) -> float:
+    beyond = f"{text!r} is beyond the largest f64"
+    other = f"{text!r} is no number: decimal, or C hexadecimal (0x1.8p-11)"
     try:
-        return float.fromhex(text) if "0x" in text.lower() else float(text)
+        value = float.fromhex(text) if "0x" in text.lower() else float(text)
     except OverflowError:
-        raise ValueError(f"{text!r} is beyond the largest f64") from None
+        raise _WrongNumber(beyond) from None
     except ValueError:
-        raise ValueError(f"{text!r} is no number: decimal, or C hexadecimal (0x1.8p-11)") from None
+        raise ValueError(other) from None
+    if "_" in text or not text.isascii():
+        raise _WrongNumber(other)
+    if math.isinf(value) and "inf" not in text.lower():
+        raise _WrongNumber(beyond)
+    return value
 
 
-def config_value(text: str) -> float | str | bool | tuple[float, ...]:
+def config_of(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Configuration by name, from NAME=VALUE of an option."""
+    config: dict[str, Any] = {}
+    for name, text in assignments(option, texts).items():
+        try:
+            config[name] = _config_value(text)
+        except _WrongNumber as error:
+            raise ValueError(f"--{option} {name}: {error}") from None
+    return config
+
+
+def _config_value(text: str) -> float | str | bool | tuple[float, ...]:
     if text in ("true", "false"):
         return text == "true"
-    if "," in text:
-        try:
-            return tuple(map(_number, text.split(",")))
-        except ValueError:
-            return text
     try:
-        return _number(text)
+        return tuple(map(_number, text.split(","))) if "," in text else _number(text)
+    except _WrongNumber:
+        raise
     except ValueError:
         return text
 
@@ -182,9 +242,19 @@ def _whole_number(text: str) -> int:
     if text in ("true", "false"):
         return int(text == "true")
     try:
+        if "_" in text or not text.isascii():
+            raise ValueError
         return int(text, 0)
     except ValueError:
         raise ValueError(f"{text!r} is no whole number, nor true or false") from None
+
+
+def named_array_of(what: str, text: str, declared: Declaration, shape: Sequence[int] = ()) -> Any:
+    """`array_of`, whose errors begin with `what`: the option, and the name that it gives."""
+    try:
+        return array_of(text, declared, shape)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
 
 
 def array_of(text: str, declared: Declaration, shape: Sequence[int] = ()) -> Any:
@@ -214,5 +284,13 @@ def _array_in(file: str) -> np.ndarray:
 
 
 def print_fields(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> None:
-    # Flushed here, so that a reader that has left is noticed here.
-    print(json.dumps(fields, indent=2) if options.json else text(fields), flush=True)
+    shown = json.dumps(fields, indent=2) if options.json else text(fields)
+    try:
+        # Flushed here, so that a reader that has left is noticed here.
+        print(shown, flush=True)
+    except OSError as error:
+        # Python would flush the rest at its end, and fail again: it goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise NotWritten(f"standard output: it cannot be written ({error.strerror})") from None

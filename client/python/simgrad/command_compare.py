@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
+import re
 from typing import Any
 
 from simgrad import report
@@ -13,12 +13,14 @@ from simgrad.command_arguments import (
     add_inputs,
     add_world,
     assignments,
-    config_value,
+    config_of,
     file_name,
+    fits_int64,
     print_fields,
     sent,
     world_of,
 )
+from simgrad.command_output import output
 from simgrad.why.compare import Comparison
 
 
@@ -66,21 +68,22 @@ def run(client: Client, options: argparse.Namespace) -> int:
     gradient: dict[str, Any] = {} if options.no_gradient else {"wrt": options.wrt or None}
     if options.no_gradient and options.wrt:
         raise ValueError("--wrt is of gradients: leave it or --no-gradient out")
-    if options.html is not None and not pathlib.Path(options.html).parent.is_dir():
-        raise ValueError(f"--html {options.html}: there is no such folder")
-    result = client.compare(
-        world,
-        **sent(client, world, options),
-        **gradient,
-        policies=_words("policies", options.policies),
-        orders=_words("orders", options.orders) if options.orders else (),
-        configs=[_variant(text) for text in options.variant],
-        gradient=not options.no_gradient,
-        split=options.split,
-    )
-    if options.html is not None:
-        pathlib.Path(options.html).write_text(result.html(), encoding="utf-8")
-    print_fields(options, report.comparison_dict(result), lambda _: _text(result, options))
+    with output("--html", options.html) as file:
+        result = client.compare(
+            world,
+            **sent(client, world, options),
+            **gradient,
+            policies=_words("policies", options.policies),
+            orders=_words("orders", options.orders) if options.orders else (),
+            configs=[_variant(text) for text in options.variant],
+            gradient=not options.no_gradient,
+            split=options.split,
+        )
+        try:
+            print_fields(options, report.comparison_dict(result), lambda _: _text(result, options))
+        finally:  # also for a reader that has left
+            if file is not None:
+                file.write(lambda opened: opened.write(result.html().encode()))
     return 0
 
 
@@ -93,17 +96,19 @@ def _text(result: Comparison, options: argparse.Namespace) -> str:
 
 
 def _words(option: str, text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",")]
+    words = [word.strip() for word in re.split(r",(?![^(]*\))", text)]  # at no comma in parentheses
     if not all(words):
         raise ValueError(f"--{option} {text}: names, separated by commas")
     return words
 
 
 def _variant(text: str) -> dict[str, Any]:
-    config = {k: config_value(v) for k, v in assignments("variant", text.split(",")).items()}
+    config = config_of("variant", text.split(","))
     steps = config.get("steps")
     if steps is not None:
         if not isinstance(steps, float) or not steps.is_integer() or steps < 0:
             raise ValueError(f"--variant {text}: steps is a whole number")
+        if not fits_int64(int(steps)):
+            raise ValueError(f"--variant {text}: steps is beyond the range of an int64")
         config["steps"] = int(steps)
     return config

@@ -1,7 +1,8 @@
 """The command line: simgrad info | worlds | program | rollout | gradient | compare | serve.
 
-Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 no server answered in time; 4 an
-instance is non-finite, or ended with an error, and --fail-on-nonfinite was given; 130 interrupted (Ctrl-C).
+Exit codes: 0 done; 1 the server refused or failed, or the answer could not be written; 2 wrong usage;
+3 no server answered in time; 4 an instance is non-finite, or ended with an error, and --fail-on-nonfinite was given;
+130 interrupted (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import pathlib
 import sys
-from typing import Any, Sequence
+from typing import Any, BinaryIO, Sequence
 
 import numpy as np
 
@@ -21,14 +22,17 @@ from simgrad.command_arguments import (
     add_config,
     add_inputs,
     add_world,
-    array_of,
     assignments,
     file_name,
+    named_array_of,
+    number,
+    preset,
     print_fields,
     sent,
     shape_of_state,
     world_of,
 )
+from simgrad.command_output import NotWritten, Output, output
 from simgrad.credentials import tls
 from simgrad.local import server_binary
 from simgrad.policy import SETTINGS, Policy
@@ -57,7 +61,7 @@ Numbers may be decimal or C hexadecimal (0x1.8p-11). An input is a number, a com
 with one number per element (of a scalar: per instance; of an array of several axes: row by row), or
 @file.npy with an array of shape [field] or [instance, field]; of a control or data also
 [instance, step, field].
-exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no answer in time,
+exit codes: 0 done, 1 refused, failed or not written, 2 wrong usage, 3 no answer in time,
             4 an instance is non-finite, or ended with an error, and --fail-on-nonfinite was given,
             130 interrupted (Ctrl-C)"""
 
@@ -78,10 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("simgrad: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except NotWritten as error:
+        print(f"simgrad: {error}", file=sys.stderr)  # and no JSON: standard output has its object
+        return EXIT_FAILED
     except BrokenPipeError:
-        # The reader of our output has left. Python would flush the rest at its end: it goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        return EXIT_OK  # the reader of our output has left
     except (TypeError, ValueError, LookupError, ArithmeticError, OSError) as error:
         said = error.args[0] if isinstance(error, KeyError) and error.args else error
         print(f"simgrad: {said}", file=sys.stderr)
@@ -143,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
     )
     common.add_argument(
         "--timeout",
-        type=float,
+        type=number,
         default=DEFAULT_TIMEOUT,
         metavar="S",
         help="deadline in seconds (default %(default)g)",
@@ -250,7 +255,7 @@ def _add_world(command: argparse.ArgumentParser) -> None:
     add_world(command)
     add_config(command)
     command.add_argument(
-        "--policy", default="f32", metavar="PRESET", help="preset (default %(default)s)"
+        "--policy", type=preset, default="f32", metavar="PRESET", help="preset (default %(default)s)"
     )
     for what, fields in _SETTINGS.items():
         command.add_argument(
@@ -260,7 +265,7 @@ def _add_world(command: argparse.ArgumentParser) -> None:
             metavar=f"{what.upper()}.FIELD=VALUE",
             help=f"override of a {what}: {', '.join(fields)} (repeatable)",
         )
-    command.add_argument("--loss-scale", type=float, metavar="X", help="fixed loss scale")
+    command.add_argument("--loss-scale", type=number, metavar="X", help="fixed loss scale")
     command.add_argument(
         "--nonfinite",
         choices=("report", "stop"),
@@ -325,17 +330,18 @@ def _program(client: Client, options: argparse.Namespace) -> int:
 
 
 def _rollout(client: Client, options: argparse.Namespace) -> int:
-    return _finish(options, client.rollout(**_work(client, options)))
+    with output("--output", options.output) as file:
+        return _finish(options, client.rollout(**_work(client, options)), file)
 
 
 def _gradient(client: Client, options: argparse.Namespace) -> int:
-    work = _work(client, options)
-    result = client.gradient(**work, wrt=options.wrt or None, cotangents=_cotangents(client, work, options))
-    return _finish(options, result)
+    with output("--output", options.output) as file:
+        work = _work(client, options)
+        result = client.gradient(**work, wrt=options.wrt or None, cotangents=_cotangents(client, work, options))
+        return _finish(options, result, file)
 
 
 def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
-    _check_output(options.output)
     world = world_of(options)
     return dict(
         **sent(client, world, options),
@@ -356,7 +362,8 @@ def _cotangents(client: Client, work: dict[str, Any], options: argparse.Namespac
     for name, text in sent.items():
         initial = work["initial"].get(name)
         rank = 0 if initial is None else np.ndim(initial)
-        array = array_of(text, Declaration(rank), shape_of_state(client, work["world"], name))
+        shape = shape_of_state(client, work["world"], name)
+        array = named_array_of(f"--cotangent {name}", text, Declaration(rank), shape)
         state[name] = array if text.startswith("@") else array[None]
     return {"state": state}
 
@@ -366,24 +373,20 @@ def _done(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> int
     return EXIT_OK
 
 
-def _check_output(path: str | None) -> None:
-    """Raises ValueError for a file that cannot be written, before anything runs."""
-    if path is not None and not pathlib.Path(path).parent.is_dir():
-        raise ValueError(f"--output {path}: there is no such folder")
-
-
-def _finish(options: argparse.Namespace, result: Any) -> int:
+def _finish(options: argparse.Namespace, result: Any, file: Output | None) -> int:
     fields = report.result_dict(result)
     if options.program:
         fields["program"] = result.program.text
-    if options.output is not None:
-        _write(options.output, result)
-    print_fields(options, fields, lambda _: report.result_text(result, options.program))
+    try:
+        print_fields(options, fields, lambda _: report.result_text(result, options.program))
+    finally:  # also for a reader that has left
+        if file is not None:
+            file.write(lambda opened: _write(opened, result))
     bad = not result.ok.all() or any(halted.error for halted in result.halted)
     return EXIT_NONFINITE if options.fail_on_nonfinite and bad else EXIT_OK
 
 
-def _write(path: str, result: Any) -> None:
+def _write(file: BinaryIO, result: Any) -> None:
     arrays = {"ok": result.ok}
     if result.value is not None:
         arrays |= {"value": np.asarray(result.value), "values": np.asarray(result.values)}
@@ -393,8 +396,7 @@ def _write(path: str, result: Any) -> None:
     for group in ("state", "trajectory", "initial", "params", "controls"):
         for name, array in getattr(result, group, {}).items():
             arrays[f"{group}.{name}"] = array
-    with open(path, "wb") as file:
-        np.savez(file, **arrays)
+    np.savez(file, **arrays)
 
 
 def _policy(options: argparse.Namespace) -> Policy:
