@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import stat
 import subprocess
 import sys
 
@@ -13,7 +14,8 @@ import pytest
 from fake_server import fake, refuse  # noqa: F401
 
 import simgrad as sg
-from simgrad import command_arguments, command_line, report
+from simgrad import command_arguments, command_compare, command_line, report
+from simgrad.command_output import NotWritten, output
 from simgrad.named_world import named_world
 from simgrad.request import Declaration
 from simgrad.v1 import diagnostics_pb2, program_pb2, simgrad_pb2
@@ -393,11 +395,159 @@ def test_a_file_of_worlds_that_fails_says_its_line(source, said, tmp_path, capsy
     assert said in capsys.readouterr().err
 
 
-def test_an_output_that_cannot_be_written_is_told_before_anything_runs(capsys):
-    for command, option in (("rollout", "--output"), ("gradient", "--output")):
-        arguments = [command, "--world", "bouncing_ball", "--steps", "1", option, "/nonexistent/x.npz"]
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("/nonexistent/x.npz", "there is no such folder"),
+        (f"{__file__}/x.npz", "there is no such folder"),
+        ("/tmp", "a folder, and not a file"),
+        ("/tmp/not_there_yet/", "a folder, and not a file"),
+        ("/proc/x.npz", "it cannot be written (No such file or directory)"),
+        (f"/tmp/{300 * 'x'}", "it cannot be written (File name too long)"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_told_before_anything_runs(fake, file, said, capsys):
+    for command, option in (("rollout", "--output"), ("gradient", "--output"), ("compare", "--html")):
+        arguments = [command, "--world", "bouncing_ball", "--steps", "1", option, file, "--target", fake.target]
         assert command_line.main(arguments) == command_line.EXIT_USAGE
-        assert f"{option} /nonexistent/x.npz: there is no such folder" in capsys.readouterr().err
+        assert f"{option} {file}: {said}" in capsys.readouterr().err
+    assert fake.calls == 0
+
+
+def test_an_output_takes_its_place_whole_and_keeps_links_and_modes(tmp_path):
+    there, link, new = tmp_path / "there", tmp_path / "link", tmp_path / "new"
+    there.write_bytes(b"before")
+    there.chmod(0o640)
+    link.symlink_to(there)
+    (tmp_path / "plain").touch()
+
+    for file in (link, new):
+        with output("--output", str(file)) as written:
+            assert there.read_bytes() == (b"before" if file == link else b"after") and not new.exists()
+            written.write(lambda opened: opened.write(b"after"))
+    assert there.read_bytes() == new.read_bytes() == b"after" and link.is_symlink()
+    assert stat.S_IMODE(there.stat().st_mode) == 0o640
+    assert new.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["link", "new", "plain", "there"]
+
+
+def test_a_file_stays_where_its_output_fails_or_its_work_is_interrupted(tmp_path):
+    there = tmp_path / "there"
+    there.write_bytes(b"before")
+
+    def half(opened):
+        opened.write(b"af")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(NotWritten, match="--output .*there: it cannot be written .No space left on device"):
+        with output("--output", str(there)) as file:
+            file.write(half)
+    with pytest.raises(KeyboardInterrupt), output("--output", str(there)):
+        raise KeyboardInterrupt
+    assert there.read_bytes() == b"before" and list(tmp_path.iterdir()) == [there]
+
+
+def test_an_output_that_is_no_regular_file_is_written_in_place(tmp_path):
+    read, write = os.pipe()
+    redirected = open(tmp_path / "redirected", "wb", buffering=0)
+    redirected.write(b"printed, ")
+    for descriptor in (write, redirected.fileno()):
+        with output("--output", f"/dev/fd/{descriptor}") as file:
+            file.write(lambda opened: opened.write(b"arrays"))
+    os.close(write)
+    redirected.close()
+    assert os.read(read, 100) == b"arrays"
+    os.close(read)
+    assert (tmp_path / "redirected").read_bytes() == b"printed, arrays"
+    with pytest.raises(NotWritten, match="--html /dev/full: "), output("--html", "/dev/full") as file:
+        file.write(lambda opened: opened.write(b"page"))
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+@pytest.mark.parametrize("text", ["1e999", "-1e999", "0x1p99999", "1,1e999"])
+def test_infinity_is_only_what_is_written_so(text):
+    with pytest.raises(ValueError, match="is beyond the largest f64"):
+        command_arguments.array_of(text, Declaration(1))
+    with pytest.raises(ValueError, match="--config h: .*is beyond the largest f64"):
+        command_arguments.config_of("config", [f"h={text}"])
+    assert command_arguments.array_of("inf,-Infinity,1e308", Declaration(1)).tolist() == [np.inf, -np.inf, 1e308]
+
+
+@pytest.mark.parametrize("text", ["1_000", "\u0663", "1e1_0", "2,1_0"])
+def test_numbers_are_decimal_or_hexadecimal_and_nothing_else_that_python_reads(text):
+    for element, said in ((program_pb2.ELEMENT_TYPE_REAL, "is no number"), (program_pb2.ELEMENT_TYPE_I32, "is no whole")):
+        with pytest.raises(ValueError, match=said):
+            command_arguments.array_of(text, Declaration(1, element))
+    with pytest.raises(ValueError, match="--variant h: .* is no number: decimal, or C hexadecimal"):
+        command_arguments.config_of("variant", [f"h={text}"])
+    assert command_arguments.config_of("config", ["way=of_a_word", "ways=a_1,b"]) == {"way": "of_a_word", "ways": "a_1,b"}
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--steps", "99999999999999999999", "99999999999999999999 is beyond the range of an int64"),
+        ("--steps", "1_0", "'1_0' is no whole number"),
+        ("--steps", "\u0663", "'\u0663' is no whole number"),
+        ("--steps", 5000 * "9", "9 is beyond the range of an int64"),
+        ("--instances", "1180591620717411303424", "1180591620717411303424 is beyond the range of an int64"),
+        ("--instances", "-9223372036854775809", "-9223372036854775809 is beyond the range of an int64"),
+        ("--first-instance", "18446744073709551616", "18446744073709551616 is beyond the range of a uint64"),
+        ("--seed", "-1", "-1 is beyond the range of a uint64"),
+        ("--policy", "", "the name of a preset, and it is empty"),
+        ("--loss-scale", "1e999", "'1e999' is beyond the largest f64"),
+        ("--timeout", "1_0", "'1_0' is no number"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_option(option, text, said, capsys):
+    with pytest.raises(SystemExit) as stop:
+        options("rollout", "w", "--steps", "1", option, text)
+    shown = capsys.readouterr().err
+    assert stop.value.code == command_line.EXIT_USAGE and f"argument {option}: " in shown and said in shown
+
+
+def test_integers_of_64_bits_are_taken():
+    chosen = options(
+        "rollout", "w", "--steps", "9223372036854775807", "--instances=-9223372036854775808", "--seed", "18446744073709551615",
+        "--first-instance", "+0007",
+    )  # fmt: skip
+    assert (chosen.steps, chosen.instances, chosen.seed) == (2**63 - 1, -(2**63), 2**64 - 1)
+    assert chosen.first_instance == 7
+
+
+def test_steps_of_a_variant_are_an_int64_too():
+    assert command_compare._variant("steps=0x10,h=2") == {"steps": 16, "h": 2.0}
+    with pytest.raises(ValueError, match="--variant steps=1e300: steps is beyond the range of an int64"):
+        command_compare._variant("steps=1e300")
+
+
+def test_orders_are_divided_at_commas_outside_of_parentheses():
+    assert command_compare._words("orders", "shuffled(3,4), pairwise,shuffled(1)") == ["shuffled(3,4)", "pairwise", "shuffled(1)"]
+    for text in ("", "a,,b", "shuffled(3,4),"):
+        with pytest.raises(ValueError, match="--orders .*: names, separated by commas"):
+            command_compare._words("orders", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sys:exit", "exit ends Python (SystemExit()), and returns no world"),
+        ("ends.py:w", "it ends Python (SystemExit('no data'))"),
+        ("body.py:w", "a function of it ends Python (SystemExit(0))"),
+    ],
+)
+def test_a_world_that_ends_python_is_no_success(name, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("ends.py").write_text("import sys\nsys.exit('no data')\n")
+    pathlib.Path("body.py").write_text("import sys, simgrad as sg\n@sg.world\ndef w(x: sg.State):\n    sys.exit(0)\n")
+    assert command_line.main(["program", "--world", name]) == command_line.EXIT_USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_a_failure_keeps_its_code_where_its_object_has_no_reader():
+    command = f"{sys.executable} -m simgrad info --json --no-retry --target localhost:1 | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == command_line.EXIT_UNREACHABLE and "Traceback" not in done.stderr
 
 
 def test_help_that_nobody_reads_is_no_failure():

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -313,3 +315,63 @@ def test_a_list_of_numbers_fills_a_matrix_row_by_row(capsys, server, tmp_path):
     short = ["rollout", f"{world}:doubles", "--steps", "1", "--initial", "x=1,2,3,4", "--initial", "n=1,2,3,4"]
     assert command_line.main([*short, "--target", server.target]) != 0
     assert "[2, 3]" in capsys.readouterr().err
+
+
+BALL = ["bouncing_ball", "--config", "contact=toi", "--steps", "3", "--initial", "y=0.5", "--initial", "v=0"]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        ["rollout", *BALL, "--output"],
+        ["gradient", *BALL, "--objective", "final_height", "--output"],
+        ["compare", *BALL, "--no-gradient", "--html"],
+    ],
+)
+def test_an_answer_is_printed_where_its_file_cannot_be_written(capsys, server, work):
+    command = [*work, "/dev/full", "--json", "--target", server.target]
+    assert command_line.main(command) == command_line.EXIT_FAILED
+    shown = capsys.readouterr()
+    assert "error" not in json.loads(shown.out)
+    assert shown.err == f"simgrad: {work[-1]} /dev/full: it cannot be written (No space left on device)\n"
+
+
+@pytest.mark.parametrize("reader, code", [("| true", command_line.EXIT_OK), ("> /dev/full", command_line.EXIT_FAILED)])
+def test_a_file_is_written_where_its_answer_cannot_be_printed(server, tmp_path, reader, code):
+    outputs = {"x.npz": ["rollout", *BALL, "--output"], "x.html": ["compare", *BALL, "--no-gradient", "--html"]}
+    for name, work in outputs.items():
+        command = shlex.join([sys.executable, "-m", "simgrad", *work, str(tmp_path / name), "--target", server.target])
+        shell = f"{command} {reader}; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+        assert done.returncode == code and "Traceback" not in done.stderr and "Exception" not in done.stderr
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert arrays["ok"].all()
+    assert (tmp_path / "x.html").read_text().rstrip().endswith("</html>")
+
+
+def test_a_file_stays_where_the_server_refuses(capsys, server, tmp_path):
+    file = tmp_path / "out.npz"
+    file.write_bytes(b"of yesterday")
+    run(capsys, server, "rollout", *BALL, "--policy", "f8", "--output", str(file), code=1)
+    assert file.read_bytes() == b"of yesterday" and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--param", "restitution="], "--param restitution: '' is no number"),
+        (["--param", "restitution=1e999"], "--param restitution: '1e999' is beyond the largest f64"),
+        (["--weights", ""], "--weights: '' is no number"),
+        (["--cotangent", "y="], "--cotangent y: '' is no number"),
+    ],
+)
+def test_what_is_no_number_is_named(capsys, server, arguments, said):
+    command = ["gradient", *BALL, *arguments, "--target", server.target]
+    assert command_line.main(command) == command_line.EXIT_USAGE
+    assert f"simgrad: {said}" in capsys.readouterr().err
+
+
+def test_an_order_that_is_none_is_named_whole(capsys, server):
+    work = ["compare", *BALL, "--no-gradient", "--orders", "shuffled(3,4)", "--target", server.target]
+    assert command_line.main(work) == command_line.EXIT_FAILED
+    assert "shuffled(3,4)" in capsys.readouterr().err

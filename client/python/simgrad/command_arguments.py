@@ -62,16 +62,16 @@ def _int64(text: str) -> int:
 def _uint64(text: str) -> int:
     value = _decimal(text)
     if not 0 <= value < 1 << 64:
-        raise argparse.ArgumentTypeError(f"{text} is beyond the range of an uint64")
+        raise argparse.ArgumentTypeError(f"{text} is beyond the range of a uint64")
     return value
 
 
 def _decimal(text: str) -> int:
-    # 30 digits are beyond 64 bits, and Python reads no more than some thousand.
-    if not re.fullmatch(r"[+-]?[0-9]+", text.strip(), re.ASCII):
+    found = re.fullmatch(r"\s*([+-]?)0*([0-9]+)\s*", text)
+    if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-    sign, digits = re.fullmatch(r"([+-]?)0*([0-9]+)", text.strip()).groups()
-    return int(sign + digits[:30])
+    sign, digits = found.groups()
+    return int(sign + digits[:30])  # enough to be beyond 64 bits; Python reads no more than some thousand
 
 
 def add_world(command: argparse.ArgumentParser) -> None:
@@ -283,14 +283,18 @@ def _array_in(file: str) -> np.ndarray:
     return array
 
 
+def drop_output() -> None:
+    """Sends standard output nowhere: Python flushes the rest at its end, and would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_fields(options: argparse.Namespace, fields: dict[str, Any], text: Any) -> None:
     shown = json.dumps(fields, indent=2) if options.json else text(fields)
     try:
         # Flushed here, so that a reader that has left is noticed here.
         print(shown, flush=True)
     except OSError as error:
-        # Python would flush the rest at its end, and fail again: it goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         if isinstance(error, BrokenPipeError):
             raise
         raise NotWritten(f"standard output: it cannot be written ({error.strerror})") from None

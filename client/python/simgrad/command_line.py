@@ -23,6 +23,7 @@ from simgrad.command_arguments import (
     add_inputs,
     add_world,
     assignments,
+    drop_output,
     file_name,
     named_array_of,
     number,
@@ -73,8 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.Namespace(json="--json" in given)
     try:
         options = _parsed(given)
-        with _connect(options) as client:
-            return int(options.run(client, options))
+        return _run(options)
     except (errors.Unavailable, errors.DeadlineExceeded) as error:
         return _fail(options, error, EXIT_UNREACHABLE)
     except errors.SimgradError as error:
@@ -86,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"simgrad: {error}", file=sys.stderr)  # and no JSON: standard output has its object
         return EXIT_FAILED
     except BrokenPipeError:
-        return EXIT_OK  # the reader of our output has left
+        drop_output()  # its reader has left
+        return EXIT_OK
     except (TypeError, ValueError, LookupError, ArithmeticError, OSError) as error:
         said = error.args[0] if isinstance(error, KeyError) and error.args else error
         print(f"simgrad: {said}", file=sys.stderr)
@@ -101,6 +102,14 @@ def _parsed(given: list[str]) -> argparse.Namespace:
     except SystemExit:
         sys.stdout.flush()  # of --help, whose reader may have left
         raise
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        with _connect(options) as client:
+            return int(options.run(client, options))
+    except SystemExit as error:  # of a world's function, which must not pass for our end
+        raise ValueError(f"--world {options.world}: a function of it ends Python ({error!r})") from None
 
 
 def _serve(flags: list[str]) -> int:
@@ -425,4 +434,7 @@ def _print_error(
 ) -> None:
     """The JSON object of a failure, with the same fields whatever failed."""
     error = {"code": code, "reason": reason, "field": field, "message": message, "retry_after": retry_after}
-    print(json.dumps({"error": error}, indent=2))
+    try:
+        print(json.dumps({"error": error}, indent=2), flush=True)
+    except OSError:  # the code of the failure counts, whether the object is read or not
+        drop_output()

@@ -37,7 +37,7 @@ def named_world(text: str, config: Mapping[str, Any]) -> World:
     try:
         made = found(**{k: _whole(v) for k, v in config.items()}) if callable(found) else found
     except SystemExit as error:
-        raise ValueError(f"--world {text}: {name} ends Python (SystemExit: {error}), and returns no world") from None
+        raise ValueError(f"--world {text}: {name} ends Python ({error!r}), and returns no world") from None
     if not isinstance(made, World):
         raise ValueError(f"--world {text}: {name} is {_what(found)}, and not a simgrad.World")
     return made
@@ -59,7 +59,7 @@ def _members(source: str) -> Mapping[str, Any]:
     except OSError:
         raise
     except SystemExit as error:
-        raise ValueError(f"--world {source}: it ends Python (SystemExit: {error})") from None
+        raise ValueError(f"--world {source}: it ends Python ({error!r})") from None
     except ModuleNotFoundError as error:
         raise ValueError(f"--world {source}: {error}{'' if is_file else '; a file ends in .py'}") from None
     except Exception as error:
