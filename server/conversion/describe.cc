@@ -57,14 +57,14 @@ absl::Status CheckObjective(const v1::DescribeProgramRequest& request,
                                 known.empty() ? "none" : absl::StrJoin(known, ", ")));
 }
 
-absl::Status CheckSize(const v1::DescribeProgramRequest& request, size_t bytes,
-                       int64_t most_bytes) {
+// `field`: the one to leave out, or the world.
+absl::Status CheckSize(const std::string& field, size_t bytes, int64_t most_bytes) {
   if (static_cast<int64_t>(bytes) <= most_bytes) return absl::OkStatus();
   return validation::LimitExceeded(
-      request.adjoint() ? "adjoint" : "world",
-      absl::StrCat("the description has at least ", bytes, " bytes, and a message at most ",
-                   most_bytes, "; ", request.adjoint() ? "ask without adjoint, or " : "",
-                   "raise --max_message_bytes of the server"));
+      field, absl::StrCat("the description has at least ", bytes, " bytes, and a message at most ",
+                         most_bytes, "; ",
+                         field == "world" ? "" : absl::StrCat("ask without ", field, ", or "),
+                         "raise --max_message_bytes of the server"));
 }
 
 }  // namespace
@@ -101,7 +101,8 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
                                    control, {.path = PathUseOf(request.path())});
   if (!program.ok()) return program.status();
   const std::string& text = (*program)->program->text;
-  status = CheckSize(request, (*program)->info.size() + text.size(), most_bytes);
+  const std::string large = request.adjoint() ? "adjoint" : "world";
+  status = CheckSize(large, (*program)->info.size() + text.size(), most_bytes);
   if (!status.ok()) return status;
   v1::DescribeProgramResponse response;
   response.mutable_program()->ParseFromString((*program)->info);
@@ -115,7 +116,10 @@ absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
     if (!cuda.ok()) return cuda.status();
     *response.mutable_cuda() = *std::move(cuda);
   }
-  status = CheckSize(request, response.ByteSizeLong(), most_bytes);
+  const size_t cuda_bytes = request.has_cuda() ? response.cuda().ByteSizeLong() : 0;
+  const size_t bytes = response.ByteSizeLong();
+  status = CheckSize(large, bytes - cuda_bytes, most_bytes);
+  if (status.ok()) status = CheckSize("cuda", bytes, most_bytes);
   if (!status.ok()) return status;
   return response;
 }

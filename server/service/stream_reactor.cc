@@ -91,7 +91,7 @@ bool StreamReactor::IsSlow(Clock::time_point now) {
   if (watched < call_->slow_reader_timeout()) return false;
   const double seconds = std::chrono::duration<double>(watched).count();
   const double least = static_cast<double>(call_->min_read_bytes_per_second()) * seconds;
-  const bool is_slow = given_up_ || static_cast<double>(taken_bytes_) <= least;
+  const bool is_slow = (given_up_ && !is_too_long_) || static_cast<double>(taken_bytes_) <= least;
   watched_since_ = now;
   taken_bytes_ = 0;
   return is_slow;
@@ -101,6 +101,7 @@ void StreamReactor::Queue(EncodedPart part) {
   if (given_up_) return;
   if (part.size() > call_->max_message_bytes()) {
     given_up_ = call_->EndTooLong(part);
+    is_too_long_ = true;
     if (final_) final_ = given_up_;
     return;
   }
@@ -145,7 +146,7 @@ bool StreamReactor::AwaitRoom(std::unique_lock<std::mutex>& lock) {
     lock.lock();
   }
   if (ends) return false;
-  if (given_up_) CountLost(1);
+  if (given_up_ && !is_too_long_) CountLost(1);
   return !given_up_ && !(waited && broken_);
 }
 

@@ -77,6 +77,7 @@ class StreamReactor final : public StreamEvents, public Outbox, public OpenStrea
   std::optional<v1::Progress> progress_;
   std::optional<grpc::Status> final_;
   std::optional<grpc::Status> given_up_;  // with it the call ends, whatever else was to come
+  bool is_too_long_ = false;              // for a part, and not for a slow reader
   grpc::ByteBuffer message_;              // on its way
   std::optional<Clock::time_point> held_since_;
   // Since the reader last had all there was, or was last looked at: when, and what it took.

@@ -565,7 +565,7 @@ grpc::Status StreamingCall::GiveUp(SlowReader why) {
 
 grpc::Status StreamingCall::EndTooLong(const EncodedPart& part) {
   const absl::Status status = validation::LimitExceeded(
-      part.field,
+      prepared_.kept != nullptr ? "handle" : part.field,
       absl::StrCat("one part of the answer has ", part.size(),
                    " bytes, as so many sites, states or names have, and a message at most ",
                    max_message_bytes(),

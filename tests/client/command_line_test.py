@@ -1,5 +1,6 @@
 """The command line understands what it is told, and says so where it does not."""
 
+import errno
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import pytest
 from fake_server import fake, refuse  # noqa: F401
 
 import simgrad as sg
-from simgrad import command_arguments, command_compare, command_line, report
+from simgrad import command_arguments, command_compare, command_line, command_output, report
 from simgrad.command_output import NotWritten, output
 from simgrad.named_world import named_world
 from simgrad.request import Declaration
@@ -462,6 +463,39 @@ def test_an_output_that_is_no_regular_file_is_written_in_place(tmp_path):
     with pytest.raises(NotWritten, match="--html /dev/full: "), output("--html", "/dev/full") as file:
         file.write(lambda opened: opened.write(b"page"))
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_an_archive_is_whole_where_it_is_appended(tmp_path):
+    with open(tmp_path / "redirected", "wb") as redirected:
+        with output("--output", f"/dev/fd/{redirected.fileno()}") as file:
+            file.write(lambda opened: np.savez(opened, y=np.arange(3.0)))
+    assert np.load(tmp_path / "redirected")["y"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_file_whose_place_cannot_be_taken_is_written_all_the_same(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.EBUSY, "busy")
+
+    path = tmp_path / "page"
+    path.write_bytes(b"before, and longer")
+    with monkeypatch.context() as patch:  # of a mount point
+        patch.setattr(command_output.os, "replace", refused)
+        with output("--html", str(path)) as file:
+            file.write(lambda opened: opened.write(b"page"))
+    assert path.read_bytes() == b"page" and os.listdir(tmp_path) == ["page"]
+
+    def closed(name, mode, *rest, **options):
+        if mode == "xb":
+            raise PermissionError(errno.EACCES, "denied")
+        return open(name, mode, *rest, **options)
+
+    with monkeypatch.context() as patch:  # a folder that takes no new file
+        patch.setattr(command_output, "open", closed, raising=False)
+        with output("--html", str(path)) as file:
+            file.write(lambda opened: opened.write(b"next"))
+        with pytest.raises(ValueError, match="denied|Permission"), output("--html", str(tmp_path / "new")):
+            pass
+    assert path.read_bytes() == b"next" and os.listdir(tmp_path) == ["page"]
 
 
 @pytest.mark.parametrize("text", ["1e999", "-1e999", "0x1p99999", "1,1e999"])

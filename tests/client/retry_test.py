@@ -113,7 +113,7 @@ def test_the_deadline_bounds_all_tries_together(fake):
         with pytest.raises(sg.ResourceExhausted, match="deadline of 5 s") as failed:
             client.info(timeout=5)
         assert client._calls.repeating.clock.time < 5
-    assert fake.calls == failed.value.tries == 4  # after 1.1, 2.3 and 3.7 s; the next would be at 5.5
+    assert fake.calls == failed.value.tries == 5  # after 1.1, 2.3 and 3.7 s, and the last at 4.9
     assert "not now" in str(failed.value) and "4 tries" in str(failed.value)
 
 

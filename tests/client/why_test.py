@@ -16,6 +16,7 @@ from said import unbacked  # noqa: E402
 import simgrad as sg
 from simgrad.program import ProgramBuilder
 from simgrad.results import ResolvedPolicy, RoleSetting
+from simgrad.why import fork as fork_module
 from simgrad.why import svg
 from simgrad.why.compare import Pair
 from simgrad.why.difference import GradientDifference, difference
@@ -82,6 +83,31 @@ def test_the_first_step_is_found_in_log_many_prefixes(differs_from):
 
     assert first_step(differs, 100) == differs_from - 1
     assert len(asked) <= 7
+
+
+def test_prefixes_tell_which_instances_part_before_their_last_step(monkeypatch):
+    random = np.random.default_rng(1)
+    forks, ends = random.integers(1, 40, 50), random.integers(1, 40, 50)
+    asked = []
+
+    class Rows:
+        def __init__(self, rows):
+            self.rows = rows
+
+        def take(self, among):
+            return Rows(self.rows[among])
+
+    def prefix_differs(work, reference, other):
+        asked.append(len(work.rows))
+        return lambda steps: forks[work.rows] <= steps
+
+    monkeypatch.setattr(fork_module, "_prefix_differs", prefix_differs)
+    found = fork_module._differ_in(Rows(np.arange(50)), None, None, ends)
+    assert found.tolist() == (forks <= ends).tolist() and found.any() and not found.all()
+    assert len(asked) <= len(set(ends))
+    asked.clear()
+    forks = np.full(50, 100)
+    assert not fork_module._differ_in(Rows(np.arange(50)), None, None, ends).any() and len(asked) <= 6
 
 
 def test_significant_digits_are_those_of_mean_and_deviation():

@@ -329,3 +329,12 @@ def test_an_error_of_the_function_itself_stays_as_it_is():
     with pytest.raises(ValueError, match="^mine$") as raised:
         sg.world(x=sg.State)(broken).program
     assert isinstance(raised.value.__cause__, KeyError)
+
+    def explained(x):
+        try:
+            return float(x)
+        except TypeError as error:
+            raise ValueError("a mass is a plain number") from error
+
+    with pytest.raises(ValueError, match="^a mass is a plain number$"):
+        sg.world(x=sg.State)(explained).program

@@ -210,6 +210,14 @@ def test_a_run_that_stopped_parts_nowhere_behind_its_end(client):
     result = client.compare(grows, initial={"x": [0.0, 3.4996], "z": [1.0, 1.0]}, **work)
     (pair,) = result.pairs.values()
     assert pair.forks.parted.tolist() == [False, True] and (pair.forks.first.step, pair.forks.first.site) == (0, "early")
+    # Of many last steps, half of them behind a fork: each is told.
+    ends = 2.0 ** -np.arange(9)
+    x = np.where(np.arange(9) % 2, 3.4996, 0.0)
+    result = client.compare(grows, initial={"x": x, "z": ends}, **work)
+    (pair,) = result.pairs.values()
+    assert pair.forks.parted.tolist() == (x > 0).tolist()
+    none = client.compare(grows, initial={"x": 0 * x, "z": ends}, **work)
+    assert none.pairs.popitem()[1].forks.count == 0 and none.calls <= 2 + 2 * 4
 
 
 def test_an_error_beyond_the_squares_of_f64_is_no_gradient_of_zero(client):
@@ -268,6 +276,10 @@ def test_sensitivity_takes_policies_with_roles_that_do_not_round(client):
         assert by_chance == [policy != "f64"] * 2
     with pytest.raises(ValueError, match="no cast rounds by chance .* orders=True"):
         client.sensitivity(inside, policy="f64", orders=False, **work)
+    # One that rounds by chance already does so by other seeds.
+    by_chance = sg.Policy("f64").role("state", format="f16", rounding="stochastic")
+    found = client.sensitivity(inside, policy=by_chance, orders=False, **work)
+    assert found.differing == 2 and found.results[0].state["x"].tobytes() != found.results[1].state["x"].tobytes()
 
 
 def test_instances_that_a_policy_stops_are_told_of_either_run(client):

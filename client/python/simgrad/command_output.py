@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import secrets
+import shutil
 import stat
 from typing import BinaryIO, Callable, Iterator
 
@@ -21,8 +23,8 @@ class NotWritten(Exception):
 
 class Output:
     """A file that is written whole or not at all: a temporary file beside it takes its place at the end, so that a
-    file that was there stays where writing fails. A target that is no regular file (a pipe, a device, /dev/stdout)
-    is written in place.
+    file that was there stays where writing fails. A target that is no regular file (a pipe, a device, /dev/stdout),
+    or whose folder takes no new file, is written in place.
 
     Raises: ValueError where no such file can be written.
     """
@@ -39,37 +41,52 @@ class Output:
             if there is not None and not os.access(path, os.W_OK):
                 raise ValueError(f"{self._what}: a file that may not be written")
             if there is None or (stat.S_ISREG(there.st_mode) and not self._is_appended):
-                self._file = self._made(None if there is None else stat.S_IMODE(there.st_mode))
+                self._make(None if there is None else stat.S_IMODE(there.st_mode))
         except OSError as error:
             raise ValueError(f"{self._what}: it cannot be written ({error.strerror})") from None
 
-    def _made(self, mode: int | None) -> BinaryIO:
-        """The temporary file, with the mode of the file whose place it takes; None: of a new file."""
+    def _make(self, mode: int | None) -> None:
+        """Makes the temporary file, with the mode of the file whose place it takes; None: of a new file."""
         self._path = os.path.realpath(self._path)  # a link stays one
         folder = os.path.dirname(self._path)
         if not os.path.isdir(folder):
             raise ValueError(f"{self._what}: there is no such folder")
         name = os.path.join(folder, f".simgrad-{secrets.token_hex(8)}.tmp")
-        file = open(name, "xb")
-        self._temporary = name
+        try:
+            file = open(name, "xb")
+        except PermissionError:
+            if mode is None:
+                raise
+            return  # a file that may be written, in a folder that may not: in place
+        self._file, self._temporary = file, name
         if mode is not None:
             with contextlib.suppress(OSError):  # of a file system without modes
                 os.chmod(name, mode)
-        return file
 
     def write(self, write: Write) -> None:
         """Has `write` write the file. Raises: NotWritten where that fails."""
         try:
-            if self._temporary is None:
-                # A descriptor keeps what was printed to it before.
-                self._file = open(self._path, "ab" if self._is_appended else "wb")
+            temporary = self._temporary
+            if temporary is None:
+                self._write_in_place(write)
+                return
             with self._file as file:
                 write(file)
-            if self._temporary is not None:
-                os.replace(self._temporary, self._path)
+            try:
+                os.replace(temporary, self._path)
                 self._temporary = None
+            except OSError:  # a mount point, or a file of another user in a folder that keeps such
+                shutil.copyfile(temporary, self._path)
         except OSError as error:
             raise NotWritten(f"{self._what}: it cannot be written ({error.strerror or error})") from None
+
+    def _write_in_place(self, write: Write) -> None:
+        # In one piece: an archive goes back to what it wrote, which a pipe cannot and appending does not.
+        whole = io.BytesIO()
+        write(whole)
+        # A descriptor keeps what was printed to it before.
+        with open(self._path, "ab" if self._is_appended else "wb") as file:
+            file.write(whole.getbuffer())
 
     def close(self) -> None:
         """Removes the temporary file that has not taken its place."""

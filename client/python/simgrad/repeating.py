@@ -186,14 +186,13 @@ class Call:
         return self.is_cancelled or self._shared.closed
 
     def _wait(self, error: errors.SimgradError, now: float) -> float:
-        """Seconds until the next try: at random, and no more than patience and deadline leave. Seconds that
-        the server asked for are waited in full."""
+        """Seconds until the next try: those that the server asked for, and more at random, up to what patience
+        and deadline leave."""
         if self._policy is None:
             return 0.0
         jitter = self._shared.uniform(0.0, self._policy.longest(self._row))
-        if error.retry_after is not None:
-            return jitter + error.retry_after
-        return max(min(jitter, *self._left(now)), 0.0)
+        asked = error.retry_after or 0.0
+        return asked + max(min(jitter, min(self._left(now)) - asked), 0.0)
 
     def _left(self, now: float) -> tuple[float, float]:
         """Seconds in which a last try may begin: by the deadline, and by patience."""

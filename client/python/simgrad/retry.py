@@ -15,8 +15,8 @@ class Retry:
     error that is about the request (a field, a token, a deadline, a reader that was too slow).
 
     The wait before repeat n of a row is drawn evenly from 0 to min(first_wait * 2^n, longest_wait)
-    seconds; what the server asked for (RetryInfo) is waited before that. A wait that the server did not
-    ask for is shortened to what patience and deadline leave. A call gives up when its deadline leaves no
+    seconds, and shortened to what patience and deadline leave; what the server asked for (RetryInfo) is
+    waited before that, in full. A call gives up when its deadline leaves no
     time for another try (0.1 s), and when one of the limits here is reached.
 
     Attributes:

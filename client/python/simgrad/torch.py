@@ -27,7 +27,9 @@ import numpy as np
 
 try:
     import torch
-except ImportError as _error:
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise
     raise ImportError("simgrad.torch makes functions of PyTorch, which is not installed: pip install torch") from _error
 
 from simgrad.arrays import Bits, PerStep

@@ -344,6 +344,10 @@ def _write_cost(b: ProgramBuilder, cost: _Cost, inputs: Mapping[str, Expression]
     on_behalf_of(function, write) if function else write()
 
 
+# The words of NumPy for an element that is no number.
+_OF_NUMPY = "setting an array element with a sequence"
+
+
 def _called(function: Function, arguments: Mapping[str, Any]) -> Any:
     """function(**arguments). An error of ours that NumPy put its own in front of (`y[i] = x[i]` with y an array of
     NumPy) is raised in place of that one, as it says the line and what to write."""
@@ -351,9 +355,7 @@ def _called(function: Function, arguments: Mapping[str, Any]) -> Any:
         return function(**arguments)
     except (TypeError, ValueError) as error:
         cause = error.__cause__
-        while cause is not None and not _is_ours(cause):
-            cause = cause.__cause__
-        if cause is None:
+        if cause is None or not _is_ours(cause) or _OF_NUMPY not in str(error):
             raise
         raise cause.with_traceback(error.__traceback__) from None
 

@@ -104,7 +104,8 @@ def forks_of(
     """Finds where two runs part: by their paths where both have one, else by signatures.
 
     Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
-    were several tests. Without paths, log2(T) prefixes of both runs; and those that policy "stop" ended once more.
+    were several tests. Without paths, log2(T) prefixes of both runs; and where policy "stop" ended instances, as many
+    as tell their last steps apart: log2 of how many these are where all or none part before, each of them at most.
     """
     a, b = runs
     if a.path is not None and b.path is not None and a.path.structure == b.path.structure:
@@ -152,10 +153,9 @@ def _by_signatures(
     step, site = _loops_differ(a, b)
     parted &= step <= last
     # A run that "stop" ended has no more decisions, and its signature says nothing of later ones.
-    undecided = parted & (step < 0)
-    for end in np.unique(last[undecided & (last < a.steps - 1)]):
-        among = np.flatnonzero(undecided & (last == end))
-        parted[among] = _prefix_differs(work.take(among), reference, other)(int(end) + 1)
+    stopped = np.flatnonzero(parted & (step < 0) & (last < a.steps - 1))
+    if len(stopped):
+        parted[stopped] = _differ_in(work.take(stopped), reference, other, last[stopped] + 1)
     site = [name if differs else "" for name, differs in zip(site, parted)]
     step = np.where(parted, step, -1)
     located = step >= 0
@@ -205,6 +205,21 @@ def _prefix_differs(
         return known[steps]
 
     return differs
+
+
+def _differ_in(work: Work, reference: Variant, other: Variant, steps: np.ndarray) -> np.ndarray:
+    """[N] bool: whether prefixes of so many steps, [N], differ. One that differs still does in a longer prefix."""
+    found = np.zeros(steps.shape, bool)
+    left = [np.arange(len(steps))]
+    while left:
+        among = left.pop()
+        own = steps[among]
+        middle = int(np.sort(own)[len(own) // 2])
+        differs = _prefix_differs(work.take(among), reference, other)(middle)
+        found[among[differs & (own >= middle)]] = True
+        shorter, longer = among[differs & (own < middle)], among[~differs & (own > middle)]
+        left += [part for part in (shorter, longer) if len(part)]
+    return found
 
 
 def _loops_differ(a: Rollout, b: Rollout) -> tuple[np.ndarray, list[str]]:

@@ -196,7 +196,8 @@ def sensitivity(
         if stochastic:
             resolved = calls.program(client, plain, policy=base.policy).policy
             rounded = with_stochastic_rounding(base.policy, resolved)
-        variants = _perturbed(base, runs, orders, rounded)
+            stochastic = rounded != base.policy or resolved.rounds_by_chance
+        variants = _perturbed(base, runs, orders, rounded if stochastic else None)
         calls.expect(steps * (1 + len(variants)) * (2 if gradient else 1))
         recorder = Recorder(work, gradient)
         first = recorder.run(base)
@@ -220,12 +221,11 @@ def sensitivity(
 
 
 def _perturbed(
-    base: Variant, runs: int, orders: bool | Sequence[str], rounded: Policy
+    base: Variant, runs: int, orders: bool | Sequence[str], rounded: Policy | None
 ) -> list[Variant]:
-    """Run k, from 1 on: its order of sums in every role, and rounding that is drawn by seed k where `rounded`, the
-    policy with it, is another."""
-    stochastic = rounded != base.policy
-    if not orders and not stochastic:
+    """Run k, from 1 on: its order of sums in every role, and rounding that is drawn by seed k under `rounded`, the
+    policy with it; None: without it."""
+    if not orders and rounded is None:
         raise ValueError(
             "stochastic: under this policy no cast rounds by chance (roles and sites in f64 or tf32, and those with "
             "scale amax, have no such choice), and without orders no run differs: give orders=True, or another policy"
@@ -233,11 +233,11 @@ def _perturbed(
     names = list(orders) if not isinstance(orders, bool) else []
     made = []
     for k in range(1, (min(runs, len(names)) if names else runs) + 1):
-        variant = replace(base, name=f"run {k}", policy=rounded)
+        variant = replace(base, name=f"run {k}", policy=rounded or base.policy)
         order = names[k - 1] if names else f"shuffled({k})" if orders else ""
         if order:
             variant = replace(variant, name=order, policy=with_order(variant.policy, order))
-        if stochastic:
+        if rounded is not None:
             variant = replace(variant, name=f"{variant.name}, stochastic", seed=k)
         made.append(variant)
     return made
