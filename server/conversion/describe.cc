@@ -62,9 +62,9 @@ absl::Status CheckSize(const std::string& field, size_t bytes, int64_t most_byte
   if (static_cast<int64_t>(bytes) <= most_bytes) return absl::OkStatus();
   return validation::LimitExceeded(
       field, absl::StrCat("the description has at least ", bytes, " bytes, and a message at most ",
-                         most_bytes, "; ",
-                         field == "world" ? "" : absl::StrCat("ask without ", field, ", or "),
-                         "raise --max_message_bytes of the server"));
+                          most_bytes, "; ",
+                          field == "world" ? "" : absl::StrCat("ask without ", field, ", or "),
+                          "raise --max_message_bytes of the server"));
 }
 
 }  // namespace

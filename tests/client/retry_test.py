@@ -114,7 +114,7 @@ def test_the_deadline_bounds_all_tries_together(fake):
             client.info(timeout=5)
         assert client._calls.repeating.clock.time < 5
     assert fake.calls == failed.value.tries == 5  # after 1.1, 2.3 and 3.7 s, and the last at 4.9
-    assert "not now" in str(failed.value) and "4 tries" in str(failed.value)
+    assert "not now" in str(failed.value) and "5 tries" in str(failed.value)
 
 
 def test_a_hint_beyond_the_deadline_is_not_waited_for(fake):

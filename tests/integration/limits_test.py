@@ -73,3 +73,33 @@ def test_an_old_connection_is_renewed_and_what_runs_on_it_ends_well(start):
         for _ in blocks:
             pass
         assert stream.result.ok.all()
+
+
+def test_a_description_beyond_a_message_is_refused_by_what_makes_it_long(start):
+    server = start("--max_message_bytes=65536")
+
+    def world_of(count):
+        @sg.world
+        def many(x: sg.State):
+            for k in range(count):
+                x = np.sin(x) * 0.5
+            return x
+
+        @many.objective
+        def end(x):
+            return x
+
+        return many
+
+    with sg.Client(server.target, timeout=120) as client:
+        short, middle, long = world_of(10), world_of(200), world_of(1000)
+        assert client.program(short, cuda=True).cuda
+        assert client.program(middle).source
+        for field, world, options in (
+            ("cuda", middle, dict(cuda=True)),
+            ("adjoint", middle, dict(objective="end", adjoint=True)),
+            ("world", long, {}),
+        ):
+            with pytest.raises(sg.InvalidArgument, match="and a message at most 65536") as refused:
+                client.program(world, **options)
+            assert (refused.value.field, refused.value.reason) == (field, "LIMIT_EXCEEDED")
