@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import simgrad as sg
-from simgrad.operation_writer import U8, U32
+from simgrad.operation_writer import U32
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_U8 as U8
 from simgrad.program import ProgramBuilder
 
 STEPS = 40
