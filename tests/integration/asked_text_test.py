@@ -108,8 +108,9 @@ def test_a_text_beyond_one_message_comes_with_the_answer_and_not_later(serve):
     assert hashlib.sha256(whole.text.encode()).hexdigest() == whole.fingerprint
     later = client.rollout(world, **sent).program
     assert later.fingerprint == whole.fingerprint
-    with pytest.raises(errors.ResourceExhausted, match='program="text"'):
+    with pytest.raises(errors.InvalidArgument, match='program="text"') as refused:
         later.text
+    assert (refused.value.field, refused.value.reason) == ("world", "LIMIT_EXCEEDED")
 
 
 def test_an_adjoint_that_is_described_names_what_is_wrong(client):

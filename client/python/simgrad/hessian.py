@@ -140,9 +140,10 @@ def _chosen_step(
 
 
 def _is_too_large(error: errors.SimgradError) -> bool:
-    """Whether a message was refused for its size, by the client or, without a reason, by gRPC. Where the path
-    is not what makes it large, the request without one is refused too."""
-    return isinstance(error, errors.ResourceExhausted) and error.reason in ("", "LIMIT_EXCEEDED")
+    """Whether a message was refused for its size, by the client, by the server (of a request, or of a part of its
+    answer) or, without a reason, by gRPC. Where the path is not what makes it large, the request without one is
+    refused too."""
+    return error.reason == "LIMIT_EXCEEDED" or (isinstance(error, errors.ResourceExhausted) and not error.reason)
 
 
 @dataclass

@@ -145,8 +145,9 @@ class Runs:
             )
             try:
                 answer = self._service.unary("DescribeProgram", description, self.calls.terms())
-            except errors.ResourceExhausted as error:
-                error.args = (f'{error}; program="text" brings the text with the answer, in pieces',)
+            except errors.SimgradError as error:
+                if error.reason == "LIMIT_EXCEEDED":
+                    error.args = (f'{error}; program="text" brings the text with the answer, in pieces',)
                 raise
             program: simgrad_pb2.ProgramInfo = answer.program
             return program
