@@ -43,8 +43,6 @@ _NOT_WIDE = frozenset(
         *("clamp", "sign", "abs", "pow", "shift_right_arithmetic"),
     )
 )
-# Lowered through regions of their own: never evaluated as a whole.
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call")
 _MOST_ELEMENTS_EVALUATED = 1 << 22
 _HERE = f"{pathlib.Path(__file__).parent}{os.sep}"
 

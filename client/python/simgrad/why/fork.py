@@ -104,8 +104,8 @@ def forks_of(
     """Finds where two runs part: by their paths where both have one, else by signatures.
 
     Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
-    were several tests. Without paths, log2(T) prefixes of both runs; and where policy "stop" ended instances, as many
-    as tell their last steps apart: log2 of how many these are where all or none part before, each of them at most.
+    were several tests. Without paths, log2(T) prefixes of both runs. Where policy "stop" ended instances at E different
+    steps, log2(E) prefixes more if all of them part before, or none does; E at most.
     """
     a, b = runs
     if a.path is not None and b.path is not None and a.path.structure == b.path.structure:
