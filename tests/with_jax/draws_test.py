@@ -298,3 +298,30 @@ def test_keys_that_philox_does_not_read_say_how_many_instances_there_are(client)
         client.rollout(world, steps=3, initial={**state, "key": keys, "m": np.full(5, 2.0)})
     with pytest.raises(simgrad.InvalidArgument, match="instances"):
         client.rollout(world, steps=3, initial={**state, "key": keys, "x": np.zeros(4)})
+
+
+# By the word of a draw: the draw of a key and of three shapes.
+OF_SHAPES = {
+    "gamma": lambda key, a: jax.random.gamma(key, a),
+    "loggamma": lambda key, a: jax.random.loggamma(key, a),
+    "beta": lambda key, a: jax.random.beta(key, a, 2.0),
+    "dirichlet": lambda key, a: jax.random.dirichlet(key, a),
+    "t": lambda key, a: jax.random.t(key, a, (3,)),
+}
+
+
+@pytest.mark.parametrize("name", OF_SHAPES)
+def test_a_draw_has_jaxs_derivative_by_its_shape(client, name):
+    drawn, weights = OF_SHAPES[name], jnp.array([1.0, -2.0, 0.5])
+
+    def step(state, params):
+        return {"x": 0.0 * state["x"] + drawn(state["key"], params), "key": jax.random.split(state["key"])[0]}
+
+    keys, shapes = jax.random.split(jax.random.key(1), 50), np.array([0.1, 1.0, 30.0])
+    world = simgrad.jax.world(step, state={"x": np.zeros(3), "key": keys[0]}, params=shapes, max_iter={"<lambda>": 60},
+                              objective={"o": lambda state: jnp.dot(weights, state["x"])})  # fmt: skip
+    start = {"x": np.zeros((50, 3)), "key": keys}
+    g = client.gradient(world, steps=1, initial=start, params=np.tile(shapes, (50, 1)), objective="o", policy="f64")
+    assert g.ok.all()
+    expected = jax.vmap(jax.grad(lambda a, key: jnp.dot(weights, drawn(key, a))), (None, 0))(shapes, keys)
+    np.testing.assert_allclose(g.params, expected, rtol=1e-10, atol=1e-12)

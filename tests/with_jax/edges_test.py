@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import simgrad.jax
 from jax import lax
+from jax.interpreters import ad
 
 from simgrad.jax.trees import called
 
@@ -703,6 +704,38 @@ def test_an_authors_rule_is_kept_whosever_the_function_is(client, function):
     x = np.array([0.0, 0.5, 2.0])
     answer = client.gradient(world_of(function), steps=1, initial={"x": x}, objective="x", policy="f64")
     np.testing.assert_allclose(answer.initial["x"], jax.vmap(jax.grad(function))(x), rtol=1e-14)
+
+
+def _halved_until_small(x, **params):
+    """x halved until it is at most 1: a sawtooth, of which the rule below gives the slope of 1 / x."""
+    return lax.while_loop(lambda y: y > 1, lambda y: 0.5 * y, x)
+
+
+def primitive_with(rule, name="halved_until_small"):
+    made = jax.extend.core.Primitive(name)
+    made.def_impl(_halved_until_small)
+    made.def_abstract_eval(lambda aval, **params: aval)
+    ad.defjvp2(made, rule)
+    return made
+
+
+def test_a_primitive_with_an_implementation_has_the_derivative_of_its_rule(client):
+    halved = primitive_with(lambda tangent, found, x: -tangent * found * found / x)
+    world = world_of(lambda x: 3 * halved.bind(x * x), max_iter={"_halved_until_small": 40})
+    x = np.array([0.5, 3.0, -7.0])
+    answer = client.gradient(world, steps=1, initial={"x": x}, objective="x", policy="f64")
+    found = np.array([0.25, 0.5625, 0.765625])
+    np.testing.assert_array_equal(answer.values, 3 * found)
+    np.testing.assert_allclose(answer.initial["x"], 3 * -found * found / (x * x) * 2 * x, rtol=1e-14)
+
+
+@pytest.mark.parametrize("rule", [lambda tangent, found, x: tangent * jax.scipy.special.i0e(x), lambda *given: given[7]])
+def test_a_primitive_whose_rule_is_not_lowered_is_warned_of(client, rule):
+    halved = primitive_with(rule)
+    with pytest.warns(UserWarning, match="edges_test.py:[0-9]+: 'halved_until_small' has the derivative of its operations"):
+        world = world_of(halved.bind, max_iter={"_halved_until_small": 40})
+    answer = client.gradient(world, steps=1, initial={"x": np.array([0.5, 3.0])}, objective="x", policy="f64")
+    np.testing.assert_array_equal(answer.initial["x"], [1.0, 0.25])
 
 
 def test_erf_inv_is_nan_outside_its_domain(client):

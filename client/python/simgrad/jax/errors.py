@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import collections
-from typing import NamedTuple
+import contextlib
+from typing import Iterator, NamedTuple
 
 from simgrad.jax.node import Line
 
@@ -38,6 +39,19 @@ class Problems:
 
     def add(self, line: Line, what: str, hint: str = "") -> None:
         self._found[(line.text, what, hint)] += 1
+
+    @contextlib.contextmanager
+    def apart(self) -> "Iterator[Problems]":
+        """What is found meanwhile, which is not told."""
+        before, self._found = self._found, collections.Counter()
+        apart = Problems()
+        try:
+            yield apart
+        finally:
+            apart._found, self._found = self._found, before
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
 
     def raise_if_any(self, headline: str) -> None:
         """Raises JaxWorldError with all of them."""

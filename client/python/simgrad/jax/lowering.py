@@ -8,7 +8,7 @@ A rule is a function (lowering, equation, operands) -> results, registered by th
 
 `equation.params` and `equation.outvars` are JAX's. Operands and results are numbers or nodes. A rule
 raises NotLowered with a hint for what it does not know; the rest is lowered, so that all is told at
-once. A primitive without a rule is lowered through its own implementation where it has one in JAX.
+once. A primitive without a rule is lowered through its own implementation where it has one in JAX (rules_call.py).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ Rule = Callable[["Lowering", Any, Operands], "Value | Sequence[Value]"]
 
 RULES: dict[str, Rule] = {}
 OF_KEYS: dict[str, Rule] = {}  # of primitives that move whole random keys
+OF_OTHERS = "(no rule of its own)"  # the name of the rule of all other primitives
 WIDE: dict[str, Rule] = {}  # of primitives that mean something else of u64 than of the i64 that stands for it
 _NOT_WIDE = frozenset(
     (
@@ -170,8 +171,7 @@ class Lowering:
                 raise NotLowered(f"{name!r} of complex numbers", "compute real and imaginary parts apart")
             if _is_narrow(equation):
                 raise NotLowered(f"{name!r} of integers of 8 or 16 bits", "use int32")
-            found = self._rule(equation, operands)
-            made = found(self, equation, operands) if found else self._own(equation, operands)
+            made = self._rule(equation, operands)(self, equation, operands)
         except NotLowered as error:
             what, hint = (*error.args, "")[:2]
             self.problems.add(self.graph.line, what, hint)
@@ -195,15 +195,15 @@ class Lowering:
             if variable.aval.dtype == I64 and (name == _RANDINT or not self.graph.ranges.of(x).inside(OF_I32)):
                 self.wide[self.graph.line.text] = name.strip("_")
 
-    def _rule(self, equation: Any, operands: Operands) -> Rule | None:
+    def _rule(self, equation: Any, operands: Operands) -> Rule:
         name, avals = equation.primitive.name, [v.aval for v in (*equation.invars, *equation.outvars)]
         if name in OF_KEYS and any(_is_key(x) for x in avals):
             return OF_KEYS[name]
         if _is_wide(equation):
             if name in _NOT_WIDE:
                 raise NotLowered(f"{name!r} of unsigned integers of 64 bits", "use int64, or uint32")
-            return WIDE.get(name, RULES.get(name))
-        return RULES.get(name)
+            return WIDE.get(name) or RULES.get(name, RULES[OF_OTHERS])
+        return RULES.get(name, RULES[OF_OTHERS])
 
     def _narrowed(self, x: Value, aval: Any) -> Value:
         """x rounded as JAX has it, where the step names a narrower format although it is traced in f64."""
@@ -219,15 +219,6 @@ class Lowering:
             return False
         return sum(size_of(v.aval.shape) for v in equation.outvars) <= _MOST_ELEMENTS_EVALUATED
 
-    def _own(self, equation: Any, operands: Operands) -> list[Value]:
-        """A primitive of someone's own: its implementation is traced, and lowered in its place."""
-        traced = self.implementation(equation)
-        name = equation.primitive.name
-        if name in primitives_of(traced):
-            raise NotLowered(f"primitive {name!r} has no rule", _HINTS.get(name, ""))
-        self.graph.notes[f"{name}: its implementation"] += 1
-        return self.jaxpr(traced, operands)
-
     def implementation(self, equation: Any) -> Any:
         """The jaxpr of what a primitive of someone's own does."""
         implementation = getattr(equation.primitive, "impl", None)
@@ -240,6 +231,8 @@ class Lowering:
             traced = jax.make_jaxpr(lambda *args: implementation(*args, **equation.params))(*types)
         except Exception:
             raise refused from None
+        if name in primitives_of(traced):
+            raise refused
         return traced
 
     def placeholder(self, aval: Any) -> Value:

@@ -9,9 +9,10 @@ from typing import Any, Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import ad
 
 from simgrad.jax.graph import Graph
-from simgrad.jax.lowering import Lowering, NotLowered, Operands, primitives_of, rule
+from simgrad.jax.lowering import OF_OTHERS, Lowering, NotLowered, Operands, primitives_of, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
 from simgrad.jax.rules_elementwise import carrying
 from simgrad.jax.rules_random import draws_normally, is_uniform, normals_of, uniform_of
@@ -193,7 +194,59 @@ def _bound(equation: Any, operands: list[Any]) -> list[Any]:
     """The results of the primitive, bound so that JAX applies the author's rules."""
     bound = equation.primitive.get_bind_params(equation.params)
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
-    return list(equation.primitive.bind(*functions, *operands, **params))
+    made = equation.primitive.bind(*functions, *operands, **params)
+    return list(made) if equation.primitive.multiple_results else [made]
+
+
+# Primitives of Equinox whose rules differentiate what their implementation does.
+_OF_THEIR_OPERATIONS = frozenset(("maybe_set", "noinline"))
+
+
+@rule(OF_OTHERS)
+def _own(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
+    """A primitive of someone's own: its implementation is traced, and lowered in its place. Where JAX differentiates it
+    by a rule, it has the derivative of that rule: one with a loop need not have that of the turns that ran."""
+    traced, name = low.implementation(equation), equation.primitive.name
+    low.graph.notes[f"{name}: its implementation"] += 1
+    reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
+    has_rule = equation.primitive in ad.primitive_jvps and name not in _OF_THEIR_OPERATIONS
+    if low.options.custom == "inline" or not reals or not has_rule:
+        return low.jaxpr(traced, operands)
+    made = _by_its_rule(low, equation, operands, reals)
+    if made is not None:
+        return made
+    said = f"{low.graph.line.text}: {name!r} has the derivative of its operations, as JAX's rule for it is not lowered"
+    low.options.warned[said] = None
+    return low.jaxpr(traced, operands)
+
+
+def _by_its_rule(low: Lowering, equation: Any, operands: Operands, reals: list[int]) -> list[Value] | None:
+    """The results of a primitive, with the derivative that JAX has a rule for; None where that is not lowered."""
+    types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+
+    def moved(*given: Any) -> list[Any]:
+        whole, tangents = list(given[: -len(reals)]), given[-len(reals) :]
+        run = lambda *moving: _reals_of(equation, whole, reals, moving)
+        _, out = jax.jvp(run, tuple(whole[k] for k in reals), tuple(tangents))
+        return [*_bound(equation, whole), *out]
+
+    try:
+        rule_of = jax.make_jaxpr(moved)(*types, *(types[k] for k in reals))
+    except Exception:  # whatever the rule raises
+        return None
+    graph, problems = low.graph, low.problems
+    tangents = [graph.motion(operands[k]) for k in reals]
+    frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
+    with problems.apart() as found, low.inside_of_rule():
+        made = low.jaxpr(rule_of, [*frozen, *tangents])
+    if found:
+        return None
+    count = len(equation.outvars)
+    moving = iter(made[count:])
+    return [
+        _carrying(graph, x, next(moving)) if neutral(v.aval.dtype) == REAL else x
+        for x, v in zip(made, equation.outvars)
+    ]
 
 
 @rule("custom_linear_solve")

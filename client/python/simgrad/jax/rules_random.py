@@ -14,11 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from simgrad.jax.gamma_slope import slope_of_log
 from simgrad.jax.lowering import OF_KEYS, Lowering, NotLowered, Operands, rule
 from simgrad.jax.node import I64, REAL, U32, Node, Value, neutral
+from simgrad.jax.rules_elementwise import carrying
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
+_LEAST_DRAWN = 1e-300  # what a draw of the gamma distribution that is 0 has its logarithm from
 # By width of a format of reals: bits behind the point, and the word of 1.
 _BITS_OF_F16 = 15  # of a draw: its largest number is below 2^16
 _MANTISSA = {32: (23, 0x3F800000), 64: (52, 0x3FF0000000000000)}
@@ -129,6 +132,24 @@ def normals_of(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         return low.jaxpr(equation.params["jaxpr"], operands)
     finally:
         low.draws_normally = before
+
+
+@rule("random_gamma")
+def _gamma(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """JAX's draw, with JAX's derivative by the shape: that of the loop that rejects draws would be biased."""
+    graph, (key, shape) = low.graph, operands
+    graph.notes["random_gamma: its implementation"] += 1
+    held = graph.emit("stop_gradient", shape)
+    found = low.jaxpr(low.implementation(equation), [key, held])[0]
+    if not isinstance(shape, Node) or not shape.is_active:
+        return found
+    is_log = equation.params["log_space"]
+    x = graph.emit("exp", found) if is_log else found
+    log_x = found if is_log else graph.emit("log", graph.emit("max", found, graph.above(_LEAST_DRAWN)))
+    slope = low.function(slope_of_log, held, x, log_x)[0]
+    if not is_log:
+        slope = graph.arithmetic("mul", x, slope)
+    return carrying(graph, found, graph.arithmetic("mul", slope, graph.motion(shape)))
 
 
 @rule("iota_2x32_shape")
