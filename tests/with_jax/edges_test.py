@@ -768,6 +768,62 @@ def test_a_vmapped_loop_turns_as_often_as_the_largest_of_constant_limits(client)
     np.testing.assert_array_equal(found, 3.0 ** np.arange(5) + 3.0 * (4 - np.arange(5)))
 
 
+def counting(goes_on, start, step):
+    """A function that takes a factor off x while goes_on(count) holds; its counter is `start`, and `step` more each turn."""
+    return lambda x: lax.while_loop(lambda c: goes_on(c[0]), lambda c: (c[0] + step, 0.99 * c[1]), (start, x))[1]
+
+
+# Loops whose counters meet their limit otherwise than by counting up to it.
+WRAPPING = {
+    "u8": counting(lambda k: k < 210, np.uint8(3), np.uint8(100)),
+    "u8 and a test": counting(lambda k: (k < 210) & (k != 1), np.uint8(3), np.uint8(100)),
+    "u8 down": counting(lambda k: k > 20, np.uint8(155), np.uint8(-100 % 256)),
+    "u32": counting(lambda k: k != 3, np.uint32(3 + 2**31), np.uint32(2**31)),
+    "i32": counting(lambda k: k > 0, np.int32(1), np.int32(2**30)),
+    "i32 as u8": counting(lambda k: k.astype(jnp.uint8) < 210, np.int32(3), 100),
+    "i64 as i32": counting(lambda k: k.astype(jnp.int32) < 5, np.int64(2**32 - 3), 1),
+    "u32 as i32": counting(lambda k: k.astype(jnp.int32) < 5, np.uint32(2**32 - 3), np.uint32(1)),
+    "i32 as u32": counting(lambda k: k.astype(jnp.uint32) < 5, np.int32(-2), 1),
+    "i32 kept as u8": lambda x: lax.while_loop(
+        lambda c: c[0] < 210, lambda c: ((c[0] + 100).astype(jnp.uint8).astype(jnp.int32), 0.99 * c[1]), (np.int32(3), x)
+    )[1],
+    "u8 of a batch": lambda x: jax.vmap(counting(lambda k: k < 210, np.uint8(3), np.uint8(100)))(jnp.stack([x, 2 * x]))[1],
+}
+
+
+@pytest.mark.parametrize("name", WRAPPING)
+def test_a_counter_that_wraps_or_is_cut_bounds_no_loop(client, name):
+    function, x = WRAPPING[name], np.array([0.7])
+    expected = function(jnp.asarray(x[0]))
+    with pytest.raises(simgrad.jax.JaxWorldError, match="a while_loop without a bound"):
+        world_of(function)
+    world = simgrad.jax.world(lambda s: {"x": function(s["x"])}, state={"x": 0.0}, max_iter={"<lambda>": 50})
+    assert client.rollout(world, steps=1, initial={"x": x}, policy="f64").state["x"].tolist() == [expected]
+
+
+def test_a_counter_that_wraps_is_a_place_outside(client):
+    def read(x):
+        turn = lambda c: (c[0] - jnp.uint32(1), c[1] + x.at[c[0]].get(mode="clip"), c[2] + 1)
+        return lax.while_loop(lambda c: c[2] < 4, turn, (jnp.uint32(1), 0.0, 0))[1] * jnp.ones(5)
+
+    x = np.arange(1.0, 6.0)
+    assert values_of(client, read, x[None])[0].tolist() == read(jnp.asarray(x)).tolist() == [2 + 1 + 5 + 5] * 5
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        counting(lambda k: k.astype(jnp.uint8) < 210, np.int32(0), 25),
+        counting(lambda k: k < 250, np.uint8(0), np.uint8(25)),
+        counting(lambda k: k.astype(jnp.int64) <= 9, np.int32(0), 1),
+        counting(lambda k: k.astype(jnp.int32) < 9, np.int64(0), 1),
+    ],
+)
+def test_a_conversion_that_changes_no_count_leaves_the_bound(function):
+    codes = [op.code for op in world_of(function).program.step.ops]
+    assert "for" in codes and "while" not in codes
+
+
 def test_a_format_that_the_step_fixes_is_told_with_its_line(client):
     def step(state):
         return {"x": lax.fori_loop(0, 3, lambda i, y: y + state["x"], jnp.zeros(2, jnp.float32))}

@@ -31,6 +31,10 @@ class Range(NamedTuple):
     def inside(self, other: "Range") -> bool:
         return other.least <= self.least and self.most <= other.most
 
+    def common(self, other: "Range") -> "Range":
+        """All integers of both."""
+        return Range(max(self.least, other.least), min(self.most, other.most))
+
 
 OF_I32 = Range.of_dtype(I32)
 

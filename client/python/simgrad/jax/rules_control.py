@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import jax
 import jax.extend
@@ -83,13 +83,15 @@ _BEYOND_TURNS = 2**24
 
 
 def _ranges_of_counters(graph: Graph, body: _Body, initial: Sequence[Value]) -> dict[int, Range]:
-    """The ranges of carried integers that each turn changes by one number, by their places."""
+    """The ranges of carried integers that each turn changes by one number, and that do not wrap, by their places."""
     found = {}
     for k in body.varying:
-        step = _step(graph, body, k, False) if initial[k].dtype.kind in "iu" else None
-        if step is not None:
-            least, most = graph.ranges.of(initial[k])
-            found[k] = Range(least + min(step, 0) * _BEYOND_TURNS, most + max(step, 0) * _BEYOND_TURNS)
+        counts = _step(graph, body, k, False) if initial[k].dtype.kind in "iu" else None
+        if counts is not None:
+            (least, most), step = graph.ranges.of(initial[k]), counts.step
+            passed = Range(least + min(step, 0) * _BEYOND_TURNS, most + max(step, 0) * _BEYOND_TURNS)
+            if passed.inside(counts.exact):
+                found[k] = passed
     return found
 
 
@@ -236,12 +238,15 @@ def _bound(
     graph: Graph, leaf: tuple[Node, bool], initial: Sequence[Value], body: _Body, is_batched: bool
 ) -> int | None:
     """How often a loop may turn while a test holds that compares a counter with a constant. Of one that is batched
-    all elements count from one number to one number."""
+    all elements count from one number to one number. None: it is not known, as where the counter wraps, or a conversion
+    changes it."""
     test, held = leaf
     code = (_WHERE_TRUE if held else _WHERE_FALSE).get(test.op)
-    if code is None or len(test.operands) != 2:
+    if code is None or len(test.operands) != 2 or test.operands[0].dtype.kind not in "iu":
         return None
-    counter, limit = (_one_number(graph.value(_through(x)), is_batched) for x in test.operands)
+    sides = [_through(x) for x in test.operands]
+    compared = sides[0][1].common(sides[1][1])
+    counter, limit = (_one_number(graph.value(x), is_batched) for x, _ in sides)
     if isinstance(limit, Node):
         counter, limit, code = limit, counter, _MIRRORED[code]
     if isinstance(limit, Node) or not isinstance(counter, Node) or counter.dtype.kind not in "iu":
@@ -249,23 +254,27 @@ def _bound(
     if counter.op != "argument" or counter.attributes["kind"] != "carry" or (counter.shape and not is_batched):
         return None
     k = counter.attributes["index"]
-    step, start = _step(graph, body, k, is_batched), _one_number(initial[k], is_batched)
-    if step is None or isinstance(start, Node):
+    counts, start = _step(graph, body, k, is_batched), _one_number(initial[k], is_batched)
+    if counts is None or isinstance(start, Node):
         return None
-    turns = [_turns(code, int(s), int(e), step) for s, e in np.broadcast(start, limit)]
+    exact = compared.common(counts.exact)
+    turns = [_turns(code, int(s), int(e), counts.step, exact) for s, e in np.broadcast(start, limit)]
     ends = [n for n in turns if n is not None]
     return max(ends, default=0) if len(ends) == len(turns) else None
 
 
-def _turns(code: str, start: int, limit: int, step: int) -> int | None:
-    """How often a counter turns, from `start` by `step` while the comparison with the limit holds; None: without end."""
+def _turns(code: str, start: int, limit: int, step: int, exact: Range) -> int | None:
+    """How often a counter turns, from `start` by `step` while the comparison with the limit holds; None: without end, or
+    through numbers that are not counted exactly."""
     distance = limit - start
     if code in ("le", "ge"):
         distance += 1 if code == "le" else -1
     rising = code in ("lt", "le") or (code == "ne" and distance >= 0)
     if (step > 0) != rising or (code == "ne" and distance % step):
         return None
-    return max(0, -(-distance // step))
+    turns = max(0, -(-distance // step))
+    end = start + turns * step
+    return turns if Range(min(start, end), max(start, end)).inside(exact) else None
 
 
 def _one_number(x: Value, is_batched: bool) -> Value:
@@ -279,33 +288,45 @@ def _one_number(x: Value, is_batched: bool) -> Value:
     return x
 
 
-def _through(x: Node) -> Node:
-    """Behind conversions of integers."""
-    while x.op == "convert" and x.operands[0].dtype.kind in "iu" and x.dtype.kind in "iu":
+def _through(x: Node) -> tuple[Node, Range]:
+    """The integer behind conversions of x, and the numbers that all of them leave as they are."""
+    exact = Range.of_dtype(x.dtype)
+    while x.op == "convert" and x.operands[0].dtype.kind in "iu":
         x = x.operands[0]
-    return x
+        exact = exact.common(Range.of_dtype(x.dtype))
+    return x, exact
 
 
-def _step(graph: Graph, body: _Body, k: int, is_batched: bool) -> int | None:
-    """By how much the body changes a counter, a constant that is not 0; of a loop that is batched in the elements
-    that go on, where others keep theirs."""
+class _Counts(NamedTuple):
+    """By how much a turn changes a counter; `exact`: the numbers that it changes so, others wrap."""
+
+    step: int
+    exact: Range
+
+
+def _step(graph: Graph, body: _Body, k: int, is_batched: bool) -> _Counts | None:
+    """The change of a counter by the body, a constant that is not 0; of a loop that is batched in the elements that go
+    on, where others keep theirs."""
     result = body.results[k]
-    if not isinstance(result, Node):
+    if not isinstance(result, Node) or result.dtype.kind not in "iu":
         return None
-    changed = _through(result)
-    if is_batched and changed.op == "select" and _through(changed.operands[2]) is body.arguments[k]:
-        changed = _through(changed.operands[1])
+    changed, exact = _through(result)
+    if is_batched and changed.op == "select":
+        (changed, inner), (kept, of_kept) = (_through(x) for x in changed.operands[1:])
+        if kept is not body.arguments[k]:
+            return None
+        exact = exact.common(inner).common(of_kept)
     if changed.op not in ("add", "sub"):
         return None
-    parts = [_through(x) for x in changed.operands]
     numbers = [_one_number(graph.value(x), is_batched) for x in changed.operands]
     for mine, other in ((0, 1), (1, 0)):
+        part, inner = _through(changed.operands[mine])
         number = numbers[other]
-        if parts[mine] is body.arguments[k] and not isinstance(number, Node) and not number.shape:
+        if part is body.arguments[k] and not isinstance(number, Node) and not number.shape:
             if changed.op == "sub" and mine == 1:
                 return None
             step = int(number) if changed.op == "add" else -int(number)
-            return step or None
+            return _Counts(step, exact.common(inner)) if step else None
     return None
 
 
