@@ -42,7 +42,7 @@ class Problems:
 
     @contextlib.contextmanager
     def apart(self) -> "Iterator[Problems]":
-        """What is found meanwhile, which is not told."""
+        """Problems of a trial: those found meanwhile are kept apart, and are not told."""
         before, self._found = self._found, collections.Counter()
         apart = Problems()
         try:

@@ -23,7 +23,7 @@ _STEP = 0.12
 _T = -3.6 + _STEP * np.arange(64)
 _POINTS = np.exp(_T - np.exp(-_T))
 _WEIGHTS = _STEP * _POINTS * (1 + np.exp(-_T))
-# Of Stirling's series of digamma, by powers of 1 / y^2; eight terms of the recurrence lie before it.
+# Coefficients of Stirling's series of digamma, by powers of 1 / y^2; eight turns of the recurrence lie before it.
 _STIRLING = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 _SHIFT = 8
 
