@@ -742,6 +742,34 @@ def test_formats_that_a_step_names_are_kept_by_updates_of_elements(client, name,
     assert simgrad.jax.check(world, client, steps=3).worst == 0.0
 
 
+def squared_and_multiplied(x, n):
+    made = {1: x, 2: x * x, 3: x * (x * x), 4: (x * x) * (x * x), 7: (x * (x * x)) * ((x * x) * (x * x))}[abs(n)]
+    return made if n > 0 else np.float32(1) / made
+
+
+# By the word of a product: the step's, and NumPy's in f32.
+PRODUCTS = {
+    **{f"power {n}": (lambda x, n=n: x**n, lambda x, n=n: squared_and_multiplied(x, n)) for n in (2, 3, 4, 7, -1, -2, -3, -7)},
+    "power by an array": (lambda x: jnp.power(x, jnp.full(x.shape, 3.0, x.dtype)), lambda x: squared_and_multiplied(x, 3)),
+    "product": (lambda x: x * jnp.prod(x), lambda x: x * np.prod(x)),
+    "product of rows": (lambda x: x * jnp.prod(x, 0), lambda x: x * np.prod(x, 0)),
+    "products so far": (lambda x: jnp.cumprod(x, 1), lambda x: np.cumprod(x, 1)),
+    "reciprocal root": (lambda x: lax.rsqrt(jnp.abs(x)), lambda x: np.float32(1) / np.sqrt(np.abs(x))),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_each_product_is_rounded_to_a_format_that_is_kept(client, name):
+    ours, numpys = PRODUCTS[name]
+    x = np.random.default_rng(0).normal(size=(50, 3, 5))
+    made = lambda y: ours(y.astype(jnp.float32)).astype(float)
+    world = simgrad.jax.world(lambda s: {"x": made(s["x"])}, state={"x": x[0]}, formats="keep", objective={"o": lambda s: jnp.sum(s["x"])})
+    g = client.gradient(world, steps=1, initial={"x": x}, objective="o", policy="f64")
+    np.testing.assert_array_equal(g.state["x"], [numpys(y.astype(np.float32)) for y in x])
+    expected = jax.vmap(jax.grad(lambda y: jnp.sum(ours(y))))(x)
+    np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("bits", [(8, 23), (8, 7), (5, 10)])
 def test_reduced_precision_has_no_subnormal_numbers(client, bits):
     smallest = 2.0 ** (2 - 2 ** (bits[0] - 1))

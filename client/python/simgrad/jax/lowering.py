@@ -142,6 +142,11 @@ class Lowering:
         types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
         return self.jaxpr(jax.make_jaxpr(function)(*types), operands)
 
+    def function_in(self, aval: Any, function: Callable[..., Any], x: Value) -> Value:
+        """The result of a function of JAX, each operation of which is rounded to a format that is kept."""
+        dtype = aval.dtype if self.is_narrow(aval) else x.dtype
+        return self.jaxpr(jax.make_jaxpr(function)(jax.ShapeDtypeStruct(x.shape, dtype)), [x])[0]
+
     @contextlib.contextmanager
     def inside_of_custom(self) -> Iterator[None]:
         """A function with a derivative of its own: what it calls needs none."""
@@ -182,8 +187,8 @@ class Lowering:
             if expected is not None and not _is_key(variable.aval) and x.shape != tuple(expected):
                 raise AssertionError(f"{name}: {x.shape} for {variable.aval}")
         self._note_wide(equation, results)
-        if self.options.formats == "keep" and name in _ROUNDED:
-            results = [self._narrowed(x, v.aval) for x, v in zip(results, equation.outvars)]
+        if name in _ROUNDED:
+            results = [self.narrowed(x, v.aval) for x, v in zip(results, equation.outvars)]
         return results
 
     def _note_wide(self, equation: Any, results: Sequence[Value]) -> None:
@@ -205,10 +210,13 @@ class Lowering:
             return WIDE.get(name) or RULES.get(name, RULES[OF_OTHERS])
         return RULES.get(name, RULES[OF_OTHERS])
 
-    def _narrowed(self, x: Value, aval: Any) -> Value:
-        """x rounded as JAX has it, where the step names a narrower format although it is traced in f64."""
-        name = FORMATS.get(str(aval.dtype), "f64")
-        return x if name == "f64" else self.graph.emit("cast", x, format=name)
+    def is_narrow(self, aval: Any) -> bool:
+        """Whether the step names a narrower format although it is traced in f64, and formats are kept."""
+        return self.options.formats == "keep" and FORMATS.get(str(aval.dtype), "f64") != "f64"
+
+    def narrowed(self, x: Value, aval: Any) -> Value:
+        """x rounded as JAX has it, where the format is narrow."""
+        return self.graph.emit("cast", x, format=FORMATS[str(aval.dtype)]) if self.is_narrow(aval) else x
 
     def _is_evaluated(self, equation: Any, operands: Operands) -> bool:
         """Whether JAX itself computes it: all is known, and no rule folds it faster."""

@@ -124,7 +124,7 @@ def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
     if not isinstance(exponent, Node) and base.dtype == REAL:
         known = set(np.unique(exponent))
         if len(known) == 1 and known <= _EXPONENTS_OF_PRODUCTS and exponent.shape in ((), base.shape):
-            return _product(low, base, int(known.pop()))
+            return _product(low, base, int(known.pop()), equation.outvars[0].aval)
     graph, exponent = low.graph, low.graph.convert(exponent, REAL)
     if not isinstance(exponent, Node) or not exponent.is_active:
         return graph.emit("pow", base, exponent)
@@ -164,18 +164,19 @@ def _square(low: Lowering, equation: Any, operands: Operands) -> Value:
 
 @rule("integer_pow")
 def _integer_pow(low: Lowering, equation: Any, operands: Operands) -> Value:
-    return _product(low, operands[0], int(equation.params["y"]))
+    return _product(low, operands[0], int(equation.params["y"]), equation.outvars[0].aval)
 
 
-def _product(low: Lowering, base: Value, exponent: int) -> Value:
-    """Square and multiply, lowest bit first: the order of XLA."""
+def _product(low: Lowering, base: Value, exponent: int, aval: Any) -> Value:
+    """Square and multiply, lowest bit first: the order of XLA. Each product is rounded to a format that is kept."""
     left, product = abs(exponent), None
+    multiplied = lambda x, y: low.narrowed(low.graph.arithmetic("mul", x, y), aval)
     while left:
         if left & 1:
-            product = base if product is None else low.graph.arithmetic("mul", product, base)
+            product = base if product is None else multiplied(product, base)
         left >>= 1
         if left:
-            base = low.graph.arithmetic("mul", base, base)
+            base = multiplied(base, base)
     if product is None:
         return np.ones(base.shape, base.dtype)
     return low.graph.emit("div", np.ones(()), product) if exponent < 0 else product
@@ -183,7 +184,8 @@ def _product(low: Lowering, base: Value, exponent: int) -> Value:
 
 @rule("rsqrt")
 def _rsqrt(low: Lowering, equation: Any, operands: Operands) -> Value:
-    return low.graph.emit("div", np.ones(()), low.graph.emit("sqrt", operands[0]))
+    root = low.narrowed(low.graph.emit("sqrt", operands[0]), equation.outvars[0].aval)
+    return low.graph.emit("div", np.ones(()), root)
 
 
 @rule("erf_inv")

@@ -139,7 +139,20 @@ def _reduction(low: Lowering, equation: Any, operands: Operands) -> Value:
         if x.dtype == BOOL:
             return low.graph.emit("any" if code == "reduce_max" else "all", x, axes=axes)
         x, axes = _one_axis(low, x, axes)
+    if code == "prod" and low.is_narrow(result):
+        return _rounded_product(low, x, axes, result)
     return low.graph.emit(code, x, axes=axes)
+
+
+def _rounded_product(low: Lowering, x: Value, axes: Sequence[int], result: Any) -> Value:
+    """One element after the other, each product rounded."""
+    x, (axis,) = _one_axis(low, x, axes)
+
+    def product(y: Any) -> Any:
+        lines = jnp.moveaxis(y, axis, 0)
+        return jax.lax.scan(lambda made, line: (made * line, None), lines[0], lines[1:])[0]
+
+    return low.function_in(result, product, x)
 
 
 def _one_axis(low: Lowering, x: Value, axes: Sequence[int]) -> tuple[Value, tuple[int, ...]]:
@@ -188,4 +201,4 @@ def _cumulative(low: Lowering, equation: Any, operands: Operands) -> Value:
         pair = [others, first[None]] if reverse else [first[None], others]
         return jnp.moveaxis(jnp.concatenate(pair), 0, axis)
 
-    return low.function(running, operands[0])[0]
+    return low.function_in(equation.outvars[0].aval, running, operands[0])
