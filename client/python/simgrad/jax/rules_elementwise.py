@@ -170,7 +170,10 @@ def _integer_pow(low: Lowering, equation: Any, operands: Operands) -> Value:
 def _product(low: Lowering, base: Value, exponent: int, aval: Any) -> Value:
     """Square and multiply, lowest bit first: the order of XLA. Each product is rounded to a format that is kept."""
     left, product = abs(exponent), None
-    multiplied = lambda x, y: low.narrowed(low.graph.arithmetic("mul", x, y), aval)
+
+    def multiplied(x: Value, y: Value) -> Value:
+        return low.narrowed(low.graph.arithmetic("mul", x, y), aval)
+
     while left:
         if left & 1:
             product = base if product is None else multiplied(product, base)
