@@ -652,7 +652,10 @@ def test_a_loop_under_vmap_has_the_cap_of_its_test(client, first):
     ("function", "said"),
     [
         (lambda x: np.sin(x), "NumPy is given a value of the step"),
+        (lambda x: x * np.arange(3.0)[x.argmax()], "jnp.asarray(table)[i]"),
+        (lambda x: x * np.arange(6.0).reshape(2, 3)[0, x.argmax()], "jnp.asarray(table)[i]"),
         (lambda x: x * [1.0, 2.0, 3.0][x.argmax()], "Python takes a value of the step for an index or a count"),
+        (lambda x: x * [1.0, 2.0, 3.0][x.argmax()], "jnp.asarray(table)[i]"),
         (lambda x: lax.top_k(x, 2)[0].sum() * x, "jnp.argsort"),
     ],
 )

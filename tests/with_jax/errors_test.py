@@ -89,6 +89,12 @@ def test_a_state_that_changes_its_form_is_told_by_leaf():
     assert "it returns" in str(refused(lambda s: [s["x"]]))
 
 
+@pytest.mark.parametrize("state", [{}, (), None])
+def test_a_state_without_leaves_is_refused(state):
+    with pytest.raises(JaxWorldError, match="has no leaf; give an example"):
+        simgrad.jax.world(lambda state: state, state=state)
+
+
 def test_params_that_nothing_depends_on_are_an_error():
     error = refused(
         lambda state, params: {"x": state["x"] * params["k"]}, params={"k": 1.0, "m": 2.0}

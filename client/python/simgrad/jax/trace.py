@@ -132,10 +132,10 @@ def _python_error(error: Exception, what: str) -> JaxWorldError:
         hint = "use jax.lax.cond, jnp.where or jax.lax.while_loop, or make it a constant"
     elif isinstance(error, jax.errors.TracerArrayConversionError):
         problem = f"NumPy is given a value of the {what}: {text}"
-        hint = "use the function of jax.numpy that has its name"
+        hint = "use the function of jax.numpy that has its name; of a NumPy table, jnp.asarray(table)[i]"
     elif isinstance(error, jax.errors.TracerIntegerConversionError):
         problem = f"Python takes a value of the {what} for an index or a count: {text}"
-        hint = "index an array of jax.numpy, not a list; a count is a constant"
+        hint = "index an array of jax.numpy, not a list: jnp.asarray(table)[i]; a count is a constant"
     elif isinstance(error, jax.errors.NonConcreteBooleanIndexError):
         problem = f"a shape that depends on data: {text}"
         hint = "use jnp.where with three arguments, or a mask with size="
@@ -217,7 +217,10 @@ class StepFinder:
         self._options = options
         self._wanted = wanted
         self._varying = {("state", name) for name in varying}
-        self._has_outputs = False
+        if not self._state.names:
+            what = f"the state {self._state.built([])!r} has no leaf"
+            hint = "give an example of what a step takes and returns: a number, an array, or a pytree of them"
+            raise JaxWorldError("this step makes no world:", [Problem("", what, hint)])
 
         def whole(given: dict[str, Any]) -> Any:
             made = called(step, given)
