@@ -1,7 +1,11 @@
 """A step that makes no world says so at once: all of a kind together, each with its line."""
 
+import importlib.util
+import warnings
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -87,6 +91,81 @@ def test_a_state_that_changes_its_form_is_told_by_leaf():
     assert len(error.problems) == 2
     assert "state x" in str(error) and "state y" in str(error)
     assert "it returns" in str(refused(lambda s: [s["x"]]))
+
+
+THEIRS = """
+import jax
+from jax import lax
+
+def halved(x):
+    return lax.while_loop(lambda y: y > 1, lambda y: 0.5 * y, x)
+
+def decided(x):
+    return x if x > 0 else -x
+
+def largest(x):
+    return lax.top_k(x * jax.numpy.ones(3), 2)[0][0]
+
+@jax.custom_vjp
+def clipped(x):
+    return x
+
+clipped.defvjp(lambda x: (x, None), lambda _, c: (jax.numpy.clip(c, -1, 1),))
+
+def doubled(x):
+    return 2 * clipped(x)
+"""
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """A module of an installed package."""
+    path = tmp_path_factory.mktemp("installed") / "site-packages" / "theirs.py"
+    path.parent.mkdir()
+    path.write_text(THEIRS)
+    spec = importlib.util.spec_from_file_location("theirs", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name, theirs_line", [("halved", 6), ("decided", 9), ("largest", 12)])
+def test_a_line_of_a_package_is_told_with_the_users_line_that_asks_for_it(theirs, name, theirs_line):
+    def step(state):
+        y = jax.jit(lambda x: 2 * getattr(theirs, name)(x))(state["x"])
+        return {"x": lax.cond(y > 3, lambda: y, lambda: 0.5 * y)}
+
+    error = refused(step, {"x": 1.0})
+    assert f"theirs.py:{theirs_line} (asked for by {line(step, 1)}): " in str(error)
+    [problem] = error.problems
+    assert (problem.line, problem.asked) == (f"theirs.py:{theirs_line}", line(step, 1))
+
+
+def test_a_warning_about_a_line_of_a_package_has_the_users_line(theirs):
+    def step(state):
+        return {"x": 0.25 * theirs.doubled(state["x"])}
+
+    with pytest.warns(UserWarning, match=rf"theirs.py:\d+ \(asked for by {line(step, 1)}\): a custom_vjp has"):
+        simgrad.jax.world(step, state={"x": X})
+
+
+def test_a_checkpointed_loop_is_differentiated_without_a_warning(client):
+    eqx = pytest.importorskip("equinox")
+
+    def step(state, params):
+        goes_on = lambda c: jnp.sum(c[1]) > -0.5
+        turn = lambda c: (c[0] + 1, jnp.sin(params * c[1]) - 0.1)
+        return {"x": eqx.internal.while_loop(goes_on, turn, (0, state["x"]), kind="checkpointed", max_steps=8)[1]}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        world = simgrad.jax.world(step, state={"x": X}, params=1.0, objective={"o": lambda state: jnp.sum(state["x"] ** 2)})
+    g = client.gradient(world, steps=1, initial={"x": X[None]}, params=np.array([1.2]), objective="o", policy="f64")
+    with jax.enable_x64(True):
+        loss = lambda x, k: jnp.sum(step({"x": x}, k)["x"] ** 2)
+        by_x, by_k = jax.grad(loss, (0, 1))(jnp.asarray(X, float), jnp.asarray(1.2))
+    np.testing.assert_allclose(g.initial["x"][0], by_x, rtol=1e-12)
+    np.testing.assert_allclose(g.params[0], by_k, rtol=1e-12)
 
 
 @pytest.mark.parametrize("state", [{}, (), None])

@@ -18,27 +18,34 @@ class JaxWorldError(TypeError):
 
 
 class Problem(NamedTuple):
-    """One thing to change. `times` says how often the line asks for it."""
+    """One thing to change. `times` says how often the line asks for it; `asked` is the line outside of installed packages
+    that asks for it, where `line` is one of a package."""
 
     line: str
     what: str
     hint: str = ""
     times: int = 1
+    asked: str = ""
 
     def __str__(self) -> str:
-        where = f"{self.line}: " if self.line else ""
+        where = f"{told(self.line, self.asked)}: " if self.line else ""
         often = f" ({self.times} times)" if self.times > 1 else ""
         return f"  {where}{self.what}{often}" + (f"; {self.hint}" if self.hint else "")
+
+
+def told(line: str, asked: str) -> str:
+    """ "_pool.py:80 (asked for by step.py:12)"."""
+    return f"{line} (asked for by {asked})" if asked else line
 
 
 class Problems:
     """Collects what is wrong while the rest is lowered."""
 
     def __init__(self) -> None:
-        self._found: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self._found: collections.Counter[tuple[str, str, str, str]] = collections.Counter()
 
-    def add(self, line: Line, what: str, hint: str = "") -> None:
-        self._found[(line.text, what, hint)] += 1
+    def add(self, line: Line, what: str, hint: str = "", asked: str = "") -> None:
+        self._found[(line.text, what, hint, asked)] += 1
 
     @contextlib.contextmanager
     def apart(self) -> "Iterator[Problems]":
@@ -56,5 +63,5 @@ class Problems:
     def raise_if_any(self, headline: str) -> None:
         """Raises JaxWorldError with all of them."""
         if self._found:
-            found = [Problem(line, what, hint, n) for (line, what, hint), n in self._found.items()]
+            found = [Problem(line, what, hint, n, asked) for (line, what, hint, asked), n in self._found.items()]
             raise JaxWorldError(headline, found)

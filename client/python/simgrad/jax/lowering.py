@@ -24,10 +24,10 @@ import numpy as np
 from jax._src import source_info_util
 from jax.extend import core
 
-from simgrad.jax.errors import Problems
+from simgrad.jax.errors import Problems, told
 from simgrad.jax.given import Given
 from simgrad.jax.graph import Graph
-from simgrad.jax.node import I64, U64, Line, Node, Value, known_array, neutral, size_of
+from simgrad.jax.node import I64, INSTALLED, U64, Line, Node, Value, known_array, neutral, size_of
 from simgrad.jax.ranges import OF_I32
 from simgrad.jax.trees import wrapped
 
@@ -132,10 +132,26 @@ class Lowering:
     def line_outside(self, package: str) -> Line:
         """The innermost line of what is being lowered that no file of a package asks for; else the innermost one."""
         for equation in reversed(self._open):
-            line = line_of(equation, outside=f"{os.sep}{package}{os.sep}")
+            line = line_of(equation, outside=(f"{os.sep}{package}{os.sep}",))
             if line.path:
                 return line
         return self.graph.line
+
+    def asked(self) -> str:
+        """The line outside of installed packages that asks for what is being lowered; empty where its own line is one, or
+        none is known."""
+        if not self.graph.line.is_installed:
+            return ""
+        lines = (line_of(equation, outside=INSTALLED).text for equation in reversed(self._open))
+        return next((line for line in lines if line), "")
+
+    def refuse(self, what: str, hint: str = "") -> None:
+        """Adds a problem of what is being lowered."""
+        self.problems.add(self.graph.line, what, hint, self.asked())
+
+    def warn(self, what: str) -> None:
+        """Adds a warning about what is being lowered."""
+        self.options.warned[f"{told(self.graph.line.text, self.asked())}: {what}"] = None
 
     def function(self, function: Callable[..., Any], *operands: Value) -> list[Value]:
         """The results of a function of JAX for these operands: for primitives that are made of others."""
@@ -179,7 +195,7 @@ class Lowering:
             made = self._rule(equation, operands)(self, equation, operands)
         except NotLowered as error:
             what, hint = (*error.args, "")[:2]
-            self.problems.add(self.graph.line, what, hint)
+            self.refuse(what, hint)
             return [self.placeholder(v.aval) for v in equation.outvars]
         results = [made] if isinstance(made, (Node, np.ndarray)) else list(made)
         for variable, x in zip(equation.outvars, results):
@@ -335,15 +351,15 @@ def nested_jaxprs(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def line_of(equation: Any, outside: str = "") -> Line:
+def line_of(equation: Any, outside: Sequence[str] = ()) -> Line:
     """The innermost frame of the user's, or of a library's, that is not JAX's own or one of these rules, nor of a file whose
-    path has `outside` in it."""
+    path has one of `outside` in it."""
     info = equation.source_info
     frames: Iterable[Any] = ()
     if info.traceback is not None:
         frames = source_info_util.user_frames(info.traceback)
     for frame in frames:
-        if frame.file_name.startswith(_HERE) or (outside and outside in frame.file_name):
+        if frame.file_name.startswith(_HERE) or any(part in frame.file_name for part in outside):
             continue
         return Line(frame.file_name, frame.start_line, frame.function_name, str(info.name_stack))
     return Line()

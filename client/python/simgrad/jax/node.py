@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any, NamedTuple, Sequence, Union
 
 import numpy as np
@@ -21,6 +22,8 @@ DRAWS = frozenset(("uniform", "normal", "random_bits"))
 COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 
 
+# Folders of packages, in paths of files.
+INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 Place = tuple[str, int, str]  # of a line: path, number and function
 
 
@@ -39,6 +42,11 @@ class Line(NamedTuple):
     @property
     def place(self) -> Place:
         return self.path, self.number, self.function
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is in a package that was installed, and not in the user's own files."""
+        return any(folder in self.path for folder in INSTALLED)
 
     @property
     def text(self) -> str:

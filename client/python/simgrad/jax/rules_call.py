@@ -12,12 +12,13 @@ import numpy as np
 from jax.interpreters import ad
 
 from simgrad.jax.graph import Graph
-from simgrad.jax.lowering import OF_OTHERS, Lowering, NotLowered, Operands, primitives_of, rule
+from simgrad.jax.lowering import OF_OTHERS, Lowering, NotLowered, Operands, line_of, primitives_of, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
 from simgrad.jax.rules_elementwise import carrying
 from simgrad.jax.rules_random import draws_normally, is_uniform, normals_of, uniform_of
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
+_CHECKPOINTED = os.path.join("equinox", "internal", "_loop", "checkpointed.py")
 _CUSTOM_GRADIENT = f"{os.sep}custom_derivatives.py"  # the file that has it
 
 
@@ -96,6 +97,12 @@ def _is_of_jax(backward: Any) -> bool:
     return _JAX in source and _CUSTOM_GRADIENT not in source
 
 
+def _is_checkpointed(called: Any) -> bool:
+    """Whether it is a checkpointed loop of Equinox, whose backward rule differentiates the turns that ran."""
+    equations = getattr(called, "jaxpr", called).eqns
+    return [e.primitive.name for e in equations] == ["while"] and line_of(equations[0]).path.endswith(_CHECKPOINTED)
+
+
 @rule("custom_vjp_call", "custom_vjp_call_jaxpr")
 def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     """The function, with its author's derivative where that is kept: the backward rule is linear, and
@@ -129,10 +136,10 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
 
 
 def _without_rule(low: Lowering, called: Any, operands: Operands, why: str) -> list[Value]:
-    """The function without its author's derivative, of which the user is warned."""
+    """The function without its author's derivative, of which the user is warned where it may be another one."""
     low.graph.notes[f"custom_vjp_call: inlined, {why}"] += 1
-    said = f"{low.graph.line.text}: a custom_vjp has the derivative of its operations, {why}; custom=\"inline\" asks for that"
-    low.options.warned[said] = None
+    if not _is_checkpointed(called):
+        low.warn(f'a custom_vjp has the derivative of its operations, {why}; custom="inline" asks for that')
     return low.jaxpr(called, operands)
 
 
@@ -215,8 +222,7 @@ def _own(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     made = _by_its_rule(low, equation, operands, reals)
     if made is not None:
         return made
-    said = f"{low.graph.line.text}: {name!r} has the derivative of its operations, as JAX's rule for it is not lowered"
-    low.options.warned[said] = None
+    low.warn(f"{name!r} has the derivative of its operations, as JAX's rule for it is not lowered")
     return low.jaxpr(traced, operands)
 
 

@@ -133,7 +133,7 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         goes_on = low.jaxpr(test_of, [*for_test, *arguments])[0]
     if not isinstance(goes_on, Node):
         if bool(goes_on):
-            low.problems.add(line, "a while_loop that never stops", "its test is always true")
+            low.refuse("a while_loop that never stops", "its test is always true")
         return initial
     bounds = [_bound(graph, leaf, initial, body, is_batched) for leaf in _conjuncts(goes_on, True, is_batched)]
     known = [b for b in bounds if b is not None]
@@ -173,11 +173,7 @@ def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:
     if given is not None:
         return min([int(given), *bounds])
     if not bounds:
-        low.problems.add(
-            line,
-            "a while_loop without a bound",
-            f'say how often it may turn: max_iter={{"{line.text}": 50}}',
-        )
+        low.refuse("a while_loop without a bound", f'say how often it may turn: max_iter={{"{line.text}": 50}}')
     return min(bounds, default=1)
 
 

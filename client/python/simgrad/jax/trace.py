@@ -19,7 +19,7 @@ from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.graph import Graph
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import ERROR_IF, Lowering, Options
-from simgrad.jax.node import Node, Value, known_array, neutral
+from simgrad.jax.node import Line, Node, Value, known_array, neutral
 from simgrad.jax.trees import GROUPS, Group, called, path_name, unique, x64
 
 _PACKAGES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (jax.__file__, __file__))
@@ -103,7 +103,7 @@ def _mixes_formats(text: str) -> bool:
 
 def _format_error(error: Exception, what: str) -> JaxWorldError:
     """An error of JAX about a carry or a branch whose format the step fixes, as everything else is f64 here."""
-    line, text = _user_line(error)
+    line, text, asked = _user_line(error)
     told = str(error).strip().splitlines()[0]
     return JaxWorldError(
         f"this {what} makes no world:",
@@ -113,6 +113,7 @@ def _format_error(error: Exception, what: str) -> JaxWorldError:
                 f"float64, in which a world is traced, meets a narrower format that the {what} fixes: {text} ({told})",
                 "give a carry or a branch the type of what it meets: jnp.zeros(n, x.dtype), jnp.zeros(n), or "
                 "param_dtype=float of a Flax module",
+                asked=asked,
             )
         ],
     )
@@ -126,7 +127,7 @@ def _plain(leaf: Any) -> Any:
 
 def _python_error(error: Exception, what: str) -> JaxWorldError:
     """An error of JAX about Python control flow, with the user's line and what to write instead."""
-    line, text = _user_line(error)
+    line, text, asked = _user_line(error)
     if isinstance(error, jax.errors.TracerBoolConversionError):
         problem = f"Python decides on a value of the {what}: {text}"
         hint = "use jax.lax.cond, jnp.where or jax.lax.while_loop, or make it a constant"
@@ -142,16 +143,20 @@ def _python_error(error: Exception, what: str) -> JaxWorldError:
     else:
         problem = f"Python needs the number of a value of the {what}: {text}"
         hint = "make it a constant, or give size= where a shape depends on it"
-    return JaxWorldError(f"this {what} makes no world:", [Problem(line, problem, hint)])
+    return JaxWorldError(f"this {what} makes no world:", [Problem(line, problem, hint, asked=asked)])
 
 
-def _user_line(error: Exception) -> tuple[str, str]:
+def _user_line(error: Exception) -> tuple[str, str, str]:
+    """The line of the user's, or of a library's, that raised; its text; of a library's the line of the user's that asked
+    for it."""
     frames = traceback.extract_tb(error.__traceback__)
     mine = [f for f in frames if not f.filename.startswith(_PACKAGES) and "<frozen" not in f.filename]
     if not mine:
-        return "", ""
-    last = mine[-1]
-    return f"{pathlib.Path(last.filename).name}:{last.lineno}", (last.line or "").strip()
+        return "", "", ""
+    lines = [Line(f.filename, f.lineno or 0) for f in mine]
+    own = [line.text for line in lines if not line.is_installed]
+    asked = own[-1] if own and lines[-1].is_installed else ""
+    return lines[-1].text, (mine[-1].line or "").strip(), asked
 
 
 def lowered(
