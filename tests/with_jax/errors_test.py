@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import checkify, sparse
 
 import simgrad.jax
 from simgrad.jax import JaxWorldError
@@ -54,6 +55,87 @@ def test_primitives_without_a_rule_are_listed_together():
     error = refused(step)
     assert [problem.line for problem in error.problems] == [line(step, 2), line(step, 3)]
     assert "eigh" in str(error) and "svd" in str(error)
+
+
+SPARSE = sparse.BCOO.fromdense(np.array([[0.0, 2.0, 0.0], [3.0, 0.0, 0.5], [0.0, 0.0, 1.0]]))
+POINTS = np.array([0.3, 0.5, 0.7])
+
+
+def added(matrix, x):
+    i, j = matrix.indices.T
+    return jnp.zeros(3).at[i].add(matrix.data * x[j])
+
+
+def of_groups(x):
+    return lax.ragged_dot(jnp.outer(x, x), jnp.ones((2, 3, 3)), jnp.array([1, 2]))[0]
+
+
+def checked(x):
+    checkify.check(x[0] > 0, "not above 0")
+    return x
+
+
+def sharded(x):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
+    spec = jax.sharding.PartitionSpec()
+    return jax.shard_map(lambda y: 2 * y, mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+
+# By primitive: a function of POINTS that has it, a word of the hint, and what the hint means where it is one expression.
+WITHOUT_RULE = {
+    "bcoo_dot_general": (lambda x: SPARSE @ x, "a.todense()", lambda x: added(SPARSE, x)),
+    "bcsr_dot_general": (lambda x: sparse.BCSR.from_bcoo(SPARSE) @ x, "a.todense()", lambda x: SPARSE.todense() @ x),
+    "ragged_dot_general": (of_groups, "jnp.where", None),
+    "shard_map": (sharded, "jax.vmap", None),
+    "check": (checked, "equinox.error_if", lambda x: checkify.checkify(checked)(x)[1]),
+    "schur": (lambda x: jax.scipy.linalg.schur(jnp.outer(x, x))[0][0], "hold the matrix constant", None),
+    "hessenberg": (lambda x: lax.linalg.hessenberg(jnp.outer(x, x))[0][0], "hold the matrix constant", None),
+    "eig": (lambda x: jnp.linalg.eigvals(jnp.outer(x, x)).real, "without eigenvalues", None),
+    "regularized_incomplete_beta": (lambda x: jax.scipy.special.betainc(x, 2.0, 0.3), "jnp.interp", None),
+    "zeta": (lambda x: jax.scipy.special.zeta(x + 2, 1.0), "jnp.interp", None),
+    "lgamma": (jax.scipy.special.gammaln, "Stirling", None),
+    "cumlogsumexp": (lax.cumlogsumexp, "associative_scan", lambda x: lax.associative_scan(jnp.logaddexp, x)),
+    "approx_top_k": (lambda x: lax.approx_max_k(x, 3)[0], "jnp.argsort(-x)[:k]", lambda x: x[jnp.argsort(-x)[:3]]),
+    "reduce": (lambda x: x * lax.reduce(x, 0.0, lambda a, b: a + b * b, (0,)), "jax.lax.scan", None),
+    "reduce_xor": (lambda x: x * lax.reduce_xor(x > 0.4, (0,)), "jnp.sum(x) % 2", lambda x: x * (jnp.sum(x > 0.4) % 2)),
+    "reduce_or": (lambda x: x * lax.reduce_or((9 * x).astype(int), (0,)), "jax.lax.scan", None),
+    "population_count": (
+        lambda x: 1.0 * lax.population_count((9 * x).astype(jnp.uint32)),
+        "x >> k & 1",
+        lambda x: 1.0 * sum((9 * x).astype(jnp.uint32) >> k & 1 for k in range(32)),
+    ),
+    "clz": (
+        lambda x: 1.0 * lax.clz((9 * x).astype(jnp.uint32)),
+        "x >> k == 0",
+        lambda x: 1.0 * sum((9 * x).astype(jnp.uint32) >> k == 0 for k in range(32)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_RULE)
+def test_what_has_no_rule_says_what_to_write_instead(client, name):
+    function, hint, instead = WITHOUT_RULE[name]
+    [problem] = refused(lambda s: {"x": function(s["x"])}, {"x": POINTS}).problems
+    assert name in problem.what and hint in problem.hint
+    if instead is not None:
+        world = simgrad.jax.world(lambda s: {"x": instead(s["x"])}, state={"x": POINTS})
+        found = client.rollout(world, steps=1, policy="f64").state["x"][0]
+        with jax.enable_x64(True):
+            np.testing.assert_allclose(found, function(jnp.asarray(POINTS)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_RULE.keys() - {"check", "shard_map"}))
+def test_what_has_no_rule_is_computed_by_jax_where_all_is_known(client, name):
+    function = WITHOUT_RULE[name][0]
+    world = simgrad.jax.world(lambda s: {"x": s["x"] + function(jnp.asarray(POINTS))}, state={"x": POINTS})
+    found = client.rollout(world, steps=1, policy="f64").state["x"][0]
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(found, POINTS + function(jnp.asarray(POINTS)), rtol=1e-12)
+
+
+def test_of_complex_numbers_the_first_is_told():
+    [problem] = refused(lambda s: {"x": jnp.abs(jnp.sum(jnp.exp(1j * s["x"]))) * s["x"]}).problems
+    assert "of complex numbers" in problem.what
 
 
 def test_a_callback_is_refused_and_a_print_left_out():

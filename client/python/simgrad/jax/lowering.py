@@ -27,6 +27,7 @@ from jax.extend import core
 from simgrad.jax.errors import Problems, told
 from simgrad.jax.given import Given
 from simgrad.jax.graph import Graph
+from simgrad.jax.hints import HINTS
 from simgrad.jax.node import I64, INSTALLED, U64, Line, Node, Value, known_array, neutral, size_of
 from simgrad.jax.ranges import OF_I32
 from simgrad.jax.trees import wrapped
@@ -188,15 +189,20 @@ class Lowering:
         try:
             if self._is_evaluated(equation, operands):
                 return evaluated(equation, operands)
-            if _is_complex(equation):
+            if _is_complex(equation) and name not in HINTS:
+                if any(isinstance(x, Node) and x.op == "unknown" for x in operands):  # what made them is told
+                    return self._placeholders(equation)
                 raise NotLowered(f"{name!r} of complex numbers", "compute real and imaginary parts apart")
             if _is_narrow(equation):
                 raise NotLowered(f"{name!r} of integers of 8 or 16 bits", "use int32")
             made = self._rule(equation, operands)(self, equation, operands)
         except NotLowered as error:
+            found = self._evaluated_after_all(equation, operands)
+            if found is not None:
+                return found
             what, hint = (*error.args, "")[:2]
             self.refuse(what, hint)
-            return [self.placeholder(v.aval) for v in equation.outvars]
+            return self._placeholders(equation)
         results = [made] if isinstance(made, (Node, np.ndarray)) else list(made)
         for variable, x in zip(equation.outvars, results):
             expected = getattr(variable.aval, "shape", None)
@@ -236,18 +242,32 @@ class Lowering:
 
     def _is_evaluated(self, equation: Any, operands: Operands) -> bool:
         """Whether JAX itself computes it: all is known, and no rule folds it faster."""
-        if not operands or any(isinstance(x, Node) for x in operands):
-            return False
         whole = _is_complex(equation) or (_is_wide(equation) and not nested_jaxprs(equation.params.values()))
-        if not (whole or equation.primitive.name in EVALUATED) or getattr(equation, "effects", None):
+        return (whole or equation.primitive.name in EVALUATED) and self._may_be_evaluated(equation, operands)
+
+    def _may_be_evaluated(self, equation: Any, operands: Operands) -> bool:
+        """Whether JAX can compute it: all is known, and it is not too large."""
+        if not operands or any(isinstance(x, Node) for x in operands) or getattr(equation, "effects", None):
             return False
         return sum(size_of(v.aval.shape) for v in equation.outvars) <= _MOST_ELEMENTS_EVALUATED
+
+    def _evaluated_after_all(self, equation: Any, operands: Operands) -> list[Value] | None:
+        """The results of what no rule knows, where JAX can compute them; else None."""
+        if equation.primitive.name in _NEVER_EVALUATED or not self._may_be_evaluated(equation, operands):
+            return None
+        try:
+            return evaluated(equation, operands)
+        except Exception:  # whatever JAX raises of a primitive that it does not bind so
+            return None
+
+    def _placeholders(self, equation: Any) -> list[Value]:
+        return [self.placeholder(v.aval) for v in equation.outvars]
 
     def implementation(self, equation: Any) -> Any:
         """The jaxpr of what a primitive of someone's own does."""
         implementation = getattr(equation.primitive, "impl", None)
         name = equation.primitive.name
-        refused = NotLowered(f"primitive {name!r} has no rule", _HINTS.get(name, ""))
+        refused = NotLowered(f"primitive {name!r} has no rule", HINTS.get(name, ""))
         if implementation is None:
             raise refused
         types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
@@ -267,17 +287,8 @@ class Lowering:
         return self.graph.make("unknown", [], {"id": object()}, shape, dtype)
 
 
-_HINTS = {
-    "eigh": "write the world without eigenvalues, or hold them constant",
-    "svd": "write the world without singular values, or hold them constant",
-    "top_k": "jnp.argsort(-x)[:k] gives the places, and x at them the numbers",
-    "tridiagonal_solve": "two jax.lax.scan, forward to eliminate and back to substitute, or jnp.linalg.solve",
-    "conv_general_dilated": "add up products with jnp.roll or slices, a term for each weight",
-    "reduce_window_max": "jnp.maximum of jnp.roll or slices, one for each place of the window",
-    "reduce_window_min": "jnp.minimum of jnp.roll or slices, one for each place of the window",
-    "reduce_window_sum": "add up jnp.roll or slices, one for each place of the window",
-    "fft": "a product with the constant matrices of cosines and sines, real and imaginary parts apart",
-}
+# Primitives that are not the same at every call, or call Python.
+_NEVER_EVALUATED = frozenset(("rng_uniform", "pure_callback"))
 # The names that the language has for JAX's formats of reals.
 FORMATS = {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 # Primitives that JAX rounds to its format, while the operations that they lower to do not narrow.

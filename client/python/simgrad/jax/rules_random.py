@@ -134,6 +134,11 @@ def normals_of(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         low.draws_normally = before
 
 
+@rule("rng_bit_generator")
+def _of_hardware(low: Lowering, equation: Any, operands: Operands) -> Value:
+    raise NotLowered("a draw with a key of rbg or unsafe_rbg", 'make it with jax.random.key(seed, impl="threefry2x32")')
+
+
 @rule("random_gamma")
 def _gamma(low: Lowering, equation: Any, operands: Operands) -> Value:
     """JAX's draw, with JAX's derivative by the shape: that of the loop that rejects draws would be biased."""

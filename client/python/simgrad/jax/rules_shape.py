@@ -134,7 +134,7 @@ def _reduction(low: Lowering, equation: Any, operands: Operands) -> Value:
             raise NotLowered(f"{equation.primitive.name} of no elements")
         return np.full(result.shape, _OF_NOTHING[code], neutral(result.dtype))
     if code in ("any", "all") and x.dtype != BOOL:
-        raise NotLowered(f"{equation.primitive.name} of integers")
+        raise NotLowered(f"{equation.primitive.name} of integers", "& or | in a jax.lax.scan along the axis")
     if code in ("reduce_max", "reduce_min"):
         if x.dtype == BOOL:
             return low.graph.emit("any" if code == "reduce_max" else "all", x, axes=axes)
