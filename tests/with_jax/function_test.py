@@ -148,6 +148,27 @@ def test_numbers_that_are_not_the_worlds_are_a_plain_error(run, leaf, said):
         jax.jit(lambda x: run({**STATE, **leaf, "x": x}, control=PUSH, params=PARAMS).state["x"])(STATE["x"])
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("group, wrong", [("state", STATE["x"] > 0), ("state", 1j * STATE["x"]), ("control", 1j * PUSH), ("params", True)])
+def test_bools_and_complex_numbers_in_place_of_reals_are_refused_at_once(run, group, wrong, compiled):
+    def call(leaf):
+        given = {"state": STATE, "control": PUSH, "params": PARAMS}
+        given[group] = {"state": {**STATE, "x": leaf}, "control": leaf, "params": {"k": leaf}}[group]
+        return run(given.pop("state"), **given).state["x"]
+
+    with pytest.raises(TypeError, match=rf"{group} \w+ is a real, not (bool|complex128)"):
+        (jax.jit(call) if compiled else call)(wrong)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_negative_steps_are_refused_at_once(client, world, run, compiled):
+    with pytest.raises(ValueError, match="steps is 0 or more, not -3"):
+        simgrad.jax.function(client, world, steps=-3)
+    call = lambda x: run({**STATE, "x": x}, control=PUSH, params=PARAMS, steps=-1).state["x"]
+    with pytest.raises(ValueError, match="steps is 0 or more, not -1"):
+        (jax.jit(call) if compiled else call)(STATE["x"])
+
+
 def test_reals_in_place_of_integers_are_refused_while_tracing(run):
     with pytest.raises(TypeError, match="state n is traced as float64, and is int32"):
         jax.jit(lambda n: run({**STATE, "n": n}, control=PUSH, params=PARAMS).state["x"])(0.0)

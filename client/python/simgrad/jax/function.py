@@ -177,7 +177,7 @@ class RolloutFunction:
             raise TypeError(f"simgrad.jax.function has no option {', '.join(unknown)}: {', '.join(_OPTIONS)} are the others")
         self.client = client
         self.world = world
-        self.steps = steps
+        self.steps = None if steps is None else _count_of(steps)
         self._fixed: dict[str, Any] = dict(policy=policy, **options)
         self._record = names_of("record", "states and observables", record)
         self._loops = loops
@@ -203,6 +203,8 @@ class RolloutFunction:
             for name, example, leaf in zip(group.names, group.examples, group.flat(given[kind])):
                 array = jax.random.key_data(leaf) if is_key(leaf) else _as_array(leaf, f"{kind}.{name}")
                 is_real = jnp.issubdtype(array.dtype, jnp.floating)
+                if example.dtype.kind == "f" and not is_real and not jnp.issubdtype(array.dtype, jnp.integer):
+                    raise TypeError(f"{kind} {name} is a real, not {array.dtype}")
                 i = _Input(kind, name, tuple(array.shape), bool(is_real))
                 found.append((i, example, leaf, array))
         count = self._steps([(i, example.shape) for i, example, _, _ in found], steps)
@@ -232,13 +234,7 @@ class RolloutFunction:
         """The number of steps: of the call, else of the function, else the number of values per step."""
         steps = self.steps if given is None else given
         if steps is not None:
-            try:
-                return operator.index(steps)
-            except TypeError as error:
-                raise TypeError(
-                    f"steps is a whole number of Python, not {steps!r}; under jax.jit close over it, or "
-                    "name it in static_argnames"
-                ) from error
+            return _count_of(steps)
         lengths = {
             i.name: i.shape[0]
             for i, declared in inputs
@@ -422,6 +418,19 @@ def _refuse_second_derivative(primals: Any, tangents: Any) -> Any:
     )
 
 
+def _count_of(steps: Any) -> int:
+    """A number of steps. Raises TypeError where it is no number of Python, ValueError where it is negative."""
+    try:
+        count = operator.index(steps)
+    except TypeError as error:
+        raise TypeError(
+            f"steps is a whole number of Python, not {steps!r}; under jax.jit close over it, or name it in static_argnames"
+        ) from error
+    if count < 0:
+        raise ValueError(f"steps is 0 or more, not {count}")
+    return count
+
+
 def _check_shape(i: _Input, declared: Shape, steps: int) -> None:
     wanted = f"{declared}, or {(steps, *declared)}" if i.kind in _PER_STEP else f"{declared}"
     if i.shape != declared and not (i.kind in _PER_STEP and i.shape == (steps, *declared)):
@@ -483,10 +492,10 @@ def function(
       steps: of every call; None: each call says how many, or has a control or data with a value per step.
       loops: of gradients, as for Client.gradient.
       options: those of Client.rollout that say how it runs (an error lists them).
-    Errors: TypeError for another option; TypeError for pytrees, shapes and reals in place of integers that are not the
-      world's, and where steps are not told, while tracing; ValueError for numbers of integers and constants that are
-      not the world's, while tracing where JAX knows them, else where it runs; those of Client.rollout where it runs;
-      ValueError there for data that are differentiated and have the name of a control, and for integers of 64 bits
-      that JAX does not hold without x64.
+    Errors, while tracing: TypeError for another option; for pytrees, shapes, reals in place of integers, bools and complex
+      numbers in place of reals; where steps are not told. ValueError for negative steps, and for numbers of integers and
+      constants that are not the world's, the latter where it runs if JAX does not know them before.
+    Errors where it runs: those of Client.rollout; ValueError for data that are differentiated and have the name of a
+      control, and for integers of 64 bits that JAX does not hold without x64.
     """
     return RolloutFunction(client, world, steps, policy, record, loops, {"diagnostics": "off", **options})
