@@ -103,6 +103,25 @@ def test_a_nan_that_is_not_chosen_is_no_birth(client, name):
     np.testing.assert_allclose(g.initial["x"], expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("place", ["step", "cost"])
+@pytest.mark.parametrize(
+    "masked",
+    [
+        lambda x: jnp.where(jnp.isfinite(jnp.log(x)), jnp.log(x), 0.0),
+        lambda x: jnp.where(x > 0, jnp.sqrt(x), 0.0),
+        lambda x: jnp.where(x != 0, jnp.sin(x) / x, 0.0),
+    ],
+)
+def test_the_gradient_through_what_a_mask_leaves_out_is_0(client, masked, place):
+    world = simgrad.jax.world(lambda s: {"x": masked(s["x"]) if place == "step" else s["x"] * 1.0}, state={"x": 1.0},
+                              objective={"o": lambda s: s["x"] if place == "step" else masked(s["x"])})  # fmt: skip
+    x = np.array([0.0, 0.7])
+    g = client.gradient(world, steps=1, initial={"x": x}, objective="o", policy="f64")
+    of_jax = jax.vmap(jax.grad(masked))(jnp.asarray(x))
+    assert np.isnan(of_jax[0]) and g.initial["x"][0] == 0
+    np.testing.assert_allclose(g.initial["x"][1], of_jax[1], rtol=1e-14)
+
+
 TABLES = {
     "padded with NaN": np.array([0.0, 0.5, 1.0, np.nan, np.nan]),
     "without NaN": np.array([-0.0, 0.5, 1.0]),
