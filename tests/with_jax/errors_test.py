@@ -66,6 +66,11 @@ def added(matrix, x):
     return jnp.zeros(3).at[i].add(matrix.data * x[j])
 
 
+def solved(x):
+    rows = sparse.BCSR.from_bcoo(SPARSE)
+    return sparse.linalg.spsolve(rows.data.astype(x.dtype), rows.indices, rows.indptr, x)
+
+
 def of_groups(x):
     return lax.ragged_dot(jnp.outer(x, x), jnp.ones((2, 3, 3)), jnp.array([1, 2]))[0]
 
@@ -85,6 +90,7 @@ def sharded(x):
 WITHOUT_RULE = {
     "bcoo_dot_general": (lambda x: SPARSE @ x, "a.todense()", lambda x: added(SPARSE, x)),
     "bcsr_dot_general": (lambda x: sparse.BCSR.from_bcoo(SPARSE) @ x, "a.todense()", lambda x: SPARSE.todense() @ x),
+    "spsolve": (solved, "jnp.linalg.solve", lambda x: jnp.linalg.solve(SPARSE.todense(), x)),
     "ragged_dot_general": (of_groups, "jnp.where", None),
     "shard_map": (sharded, "jax.vmap", None),
     "check": (checked, "equinox.error_if", lambda x: checkify.checkify(checked)(x)[1]),

@@ -21,6 +21,7 @@ HINTS: dict[str, str] = {
     "tridiagonal_solve": "two jax.lax.scan, forward to eliminate and back to substitute, or jnp.linalg.solve",
     "bcoo_dot_general": _OF_SPARSE,
     "bcsr_dot_general": _OF_SPARSE.replace("a.indices.T", "a.to_bcoo().indices.T"),
+    "spsolve": "jnp.linalg.solve of the dense matrix, or jax.scipy.sparse.linalg.cg with a function of x",
     "ragged_dot_general": "a product for each group, of rows that jnp.where sets to 0 outside of it",
     "conv_general_dilated": "add up products with jnp.roll or slices, a term for each weight",
     "reduce_window": "jnp.roll or slices, one for each place of the window",
