@@ -192,28 +192,66 @@ class BlockSums::Extremes {
   Extremes(const ToldMagnitudes<T>& told, int64_t rows)
       : told_(told), least_(static_cast<size_t>(rows), ~Bits{0}), most_(least_.size(), 0) {}
 
-  // Rows [first, first + count), which adjoin, of some elements.
-  void See(const T* from, int64_t element_stride, int64_t elements, int64_t first, int64_t count) {
-    BoundRows(from, element_stride, elements, count, least_.data() + first, most_.data() + first);
+  // Rows [first, first + count), which adjoin in memory.
+  void See(const Tile<T>& tile, int64_t first, int64_t count) {
+    const T* const from = tile.numbers + first * tile.row_stride;
+    BoundRows(from, tile.element_stride, tile.count, count, least_.data() + first,
+              most_.data() + first);
   }
 
-  // All elements were seen of each row that was. `nonzero`: of the group's rows.
-  void Conclude(const T* numbers, int64_t element_stride, int64_t row_stride, int64_t elements,
-                uint8_t* nonzero) {
+  // The same of all products of a column of factors with a row of them, whose extremes are products of
+  // extremes: rounding keeps the order. Returns false, having seen nothing, where a factor or a
+  // product is not finite. A least product that is rounded to 0 is below all that are told.
+  bool SeeProducts(const T* factors, int64_t rows, int64_t columns, int64_t lanes, int64_t first,
+                   int64_t count) {
+    std::vector<Bits> least[2], most[2];
+    for (const int side : {0, 1}) {
+      least[side].assign(static_cast<size_t>(count), ~Bits{0});
+      most[side].assign(static_cast<size_t>(count), 0);
+      BoundRows(factors + (side == 0 ? 0 : rows * lanes) + first, lanes, side == 0 ? rows : columns,
+                count, least[side].data(), most[side].data());
+    }
+    for (size_t r = 0; r < least[0].size(); ++r) {
+      const T a = std::bit_cast<T>(most[0][r]);
+      const T b = std::bit_cast<T>(most[1][r]);
+      const T low = std::bit_cast<T>(static_cast<Bits>(least[0][r] + 1)) *
+                    std::bit_cast<T>(static_cast<Bits>(least[1][r] + 1));
+      const bool is_zero = a == 0 || b == 0;
+      if (!std::isfinite(a) || !std::isfinite(b) || !std::isfinite(a * b)) return false;
+      least[0][r] = is_zero ? ~Bits{0} : static_cast<Bits>(std::bit_cast<Bits>(low) - 1);
+      most[0][r] = is_zero ? 0 : std::bit_cast<Bits>(a * b);
+    }
+    for (size_t r = 0; r < least[0].size(); ++r) {
+      const size_t row = static_cast<size_t>(first) + r;
+      least_[row] = least[0][r];
+      most_[row] = most[0][r];
+    }
+    return true;
+  }
+
+  // All elements were seen of each row that was; they are seen once more (Tell) where the answer is yes.
+  // `nonzero`: of the group's rows.
+  bool Conclude(uint8_t* nonzero) {
     for (size_t r = 0; r < most_.size(); ++r) {
-      if (most_[r] == 0) continue;
+      if (most_[r] < std::bit_cast<Bits>(told_.least)) continue;
       nonzero[r] = 1;
       const T low = std::bit_cast<T>(static_cast<Bits>(least_[r] + 1));
       const T high = std::bit_cast<T>(most_[r]);
       if (low >= told_.least && high < told_.infinite) {
         smallest_ = std::min(smallest_, low);
         largest_ = std::max(largest_, high);
-        continue;
+      } else {
+        partly_told_.push_back(static_cast<int64_t>(r));
       }
-      // Some are not told; NaN compares as neither.
-      const T* const row = numbers + static_cast<int64_t>(r) * row_stride;
-      for (int64_t e = 0; e < elements; ++e) {
-        const T magnitude = std::abs(row[e * element_stride]);
+    }
+    return !partly_told_.empty();
+  }
+  // Rows of which some magnitudes are not told; NaN compares as neither.
+  void Tell(const Tile<T>& tile) {
+    for (const int64_t r : partly_told_) {
+      for (int64_t e = 0; e < tile.count; ++e) {
+        const T number = tile.numbers[e * tile.element_stride + r * tile.row_stride];
+        const T magnitude = std::abs(number);
         if (!(magnitude >= told_.least && magnitude < told_.infinite)) continue;
         smallest_ = std::min(smallest_, magnitude);
         largest_ = std::max(largest_, magnitude);
@@ -227,48 +265,46 @@ class BlockSums::Extremes {
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   const ToldMagnitudes<T> told_;
   std::vector<Bits> least_, most_;  // by row, as BoundRows leaves them
+  std::vector<int64_t> partly_told_;
   T smallest_ = std::numeric_limits<T>::infinity();
   T largest_ = 0;
 };
 
+// Whether the sum of a piece is the plain tree over its rows: neither weights nor formats intervene.
 template <class T>
-void BlockSums::GiveTile(const Piece& piece, const T* numbers, int64_t element_stride,
-                         int64_t row_stride, int64_t count, double* sums, Extremes<T>& extremes,
-                         WorkMeter& meter) {
+bool BlockSums::IsSummedAsItIs(const Piece& piece) const {
+  const Format format = sizeof(T) == 4 ? Format::kF32 : Format::kF64;
+  return piece.is_dense && piece.all_ones && setting_.format == format &&
+         setting_.accumulator == format;
+}
+
+template <class T>
+void BlockSums::SumTile(const Piece& piece, const Tile<T>& tile, double* sums, WorkMeter& meter) {
   const Format format = setting_.format;
   const Format accumulator = setting_.accumulator;
   const size_t all = piece.end - piece.begin;
   const int64_t rows = static_cast<int64_t>(all);
-  meter.Add(kNumberWork * count * (1 + rows / 8));
-  for (size_t begin = 0; begin < all;) {
-    size_t end = begin + 1;
-    if (piece.is_dense && row_stride == 1) end = all;
-    while (end < all && row_stride == 1 && RowOf(piece, end) == RowOf(piece, end - 1) + 1) ++end;
-    const int64_t row = RowOf(piece, begin);
-    extremes.See(numbers + row * row_stride, element_stride, count, row,
-                 static_cast<int64_t>(end - begin));
-    begin = end;
-  }
   const bool is_plain =
       format == (sizeof(T) == 4 ? Format::kF32 : Format::kF64) &&
       (accumulator == Format::kF64 || (accumulator == Format::kF32 && format == Format::kF32));
-  if (piece.is_dense && is_plain && row_stride == 1) {
-    const T* const from = numbers + RowOf(piece, 0);
+  if (piece.is_dense && is_plain && tile.row_stride == 1) {
+    const T* const from = tile.numbers + RowOf(piece, 0);
     const double* const weights = weights_.data() + piece.begin;
     if (accumulator == Format::kF64) {
-      SumRows<double>(from, element_stride, count, rows, weights, piece.all_ones, sums);
+      SumRows<double>(from, tile.element_stride, tile.count, rows, weights, piece.all_ones, sums);
     } else {
-      SumRows<T>(from, element_stride, count, rows, weights, piece.all_ones, sums);
+      SumRows<T>(from, tile.element_stride, tile.count, rows, weights, piece.all_ones, sums);
     }
     return;
   }
-  std::vector<double> leaves(static_cast<size_t>(count));
+  std::vector<double> leaves(static_cast<size_t>(tile.count));
   precision::AlignedSum sum(leaves.size(), accumulator);
   for (size_t k = 0; k < all; ++k) {
-    meter.Add(kNumberWork * count);
-    const T* const from = numbers + RowOf(piece, k) * row_stride;
+    meter.Add(kNumberWork * tile.count);
+    const T* const from = tile.numbers + RowOf(piece, k) * tile.row_stride;
     for (size_t e = 0; e < leaves.size(); ++e) {
-      const double number = static_cast<double>(from[static_cast<int64_t>(e) * element_stride]);
+      const double number =
+          static_cast<double>(from[static_cast<int64_t>(e) * tile.element_stride]);
       leaves[e] = precision::Mul(format, weights_[piece.begin + k], number);
     }
     sum.Add(over_.ids[piece.begin + k], leaves);
@@ -277,9 +313,22 @@ void BlockSums::GiveTile(const Piece& piece, const T* numbers, int64_t element_s
   std::copy(root.begin(), root.end(), sums);
 }
 
-template <class T>
-void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* numbers,
-                     int64_t element_stride, int64_t row_stride, WorkMeter& meter) {
+// The runs of a piece's rows that adjoin in memory: calls with the first of each and its length.
+template <class Run>
+void BlockSums::EachRun(const Piece& piece, int64_t row_stride, const Run& run) const {
+  const size_t all = piece.end - piece.begin;
+  for (size_t begin = 0; begin < all;) {
+    size_t end = begin + 1;
+    if (piece.is_dense && row_stride == 1) end = all;
+    while (end < all && row_stride == 1 && RowOf(piece, end) == RowOf(piece, end - 1) + 1) ++end;
+    run(RowOf(piece, begin), static_cast<int64_t>(end - begin));
+    begin = end;
+  }
+}
+
+template <class T, class Source>
+void BlockSums::GiveFrom(int64_t group, size_t which, int64_t entry, const Source& source,
+                         WorkMeter& meter) {
   Group& to = groups_[static_cast<size_t>(group)];
   if (to.pieces.empty()) return;
   if (to.sums == nullptr) TakeMemory(to);
@@ -289,23 +338,94 @@ void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* number
   const int64_t rows =
       std::min(rows_of_group_, static_cast<int64_t>(over_.weights.size()) - first_row);
   Extremes<T> extremes(Told<T>(), rows);
-  // Few enough that what is seen is in the nearest cache when it is summed.
-  constexpr int64_t kAtOnce = 128;
-  for (size_t p = 0; p < to.pieces.size(); ++p) {
+  std::vector<size_t> by_tile;  // pieces
+  const auto sums_of = [&](size_t p) {
     const size_t place = static_cast<size_t>(entry) * to.pieces.size() + p;
-    double* const sums = to.sums.get() + static_cast<int64_t>(place) * numbers_ + wanted.offset;
-    for (int64_t begin = 0; begin < wanted.elements; begin += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, wanted.elements - begin);
-      GiveTile(to.pieces[p], numbers + begin * element_stride, element_stride, row_stride, count,
-               sums + begin, extremes, meter);
-    }
+    return to.sums.get() + static_cast<int64_t>(place) * numbers_ + wanted.offset;
+  };
+  for (size_t p = 0; p < to.pieces.size(); ++p) {
+    const Piece& piece = to.pieces[p];
+    const int64_t count = static_cast<int64_t>(piece.end - piece.begin);
+    meter.Add(kNumberWork * wanted.elements * (1 + count / 8));
+    const bool is_done =
+        IsSummedAsItIs<T>(piece) && source.SumAtOnce(RowOf(piece, 0), count, extremes, sums_of(p));
+    if (!is_done) by_tile.push_back(p);
   }
-  extremes.Conclude(numbers, element_stride, row_stride, wanted.elements,
-                    seen.nonzero.data() + first_row);
+  const auto each_tile = [&](const auto& use) {
+    // Few enough that what is seen is in the nearest cache when it is summed.
+    constexpr int64_t kAtOnce = 128;
+    for (int64_t begin = 0; begin < wanted.elements; begin += kAtOnce) {
+      use(begin, source.TileAt(begin, std::min(kAtOnce, wanted.elements - begin), meter));
+    }
+  };
+  if (!by_tile.empty()) {
+    each_tile([&](int64_t begin, const Tile<T>& tile) {
+      for (const size_t p : by_tile) {
+        const Piece& piece = to.pieces[p];
+        EachRun(piece, tile.row_stride,
+                [&](int64_t row, int64_t count) { extremes.See(tile, row, count); });
+        SumTile(piece, tile, sums_of(p) + begin, meter);
+      }
+    });
+  }
+  if (extremes.Conclude(seen.nonzero.data() + first_row)) {
+    each_tile([&](int64_t, const Tile<T>& tile) { extremes.Tell(tile); });
+  }
   const std::scoped_lock lock(mutex_);
   seen.smallest = std::min(seen.smallest, static_cast<double>(extremes.smallest()));
   seen.largest = std::max(seen.largest, static_cast<double>(extremes.largest()));
 }
+
+// Numbers that lie in memory.
+template <class T>
+struct BlockSums::Cells {
+  const T* numbers;
+  int64_t element_stride, row_stride;
+
+  Tile<T> TileAt(int64_t begin, int64_t count, WorkMeter&) const {
+    return {numbers + begin * element_stride, element_stride, row_stride, count};
+  }
+  bool SumAtOnce(int64_t, int64_t, Extremes<T>&, double*) const { return false; }
+};
+
+template <class T>
+void BlockSums::Give(int64_t group, size_t which, int64_t entry, const T* numbers,
+                     int64_t element_stride, int64_t row_stride, WorkMeter& meter) {
+  GiveFrom<T>(group, which, entry, Cells<T>{numbers, element_stride, row_stride}, meter);
+}
+
+// Numbers that are products of factors.
+template <class T>
+struct BlockSums::Products {
+  const T* factors;
+  int64_t rows, columns;
+  int64_t group_rows;
+  std::vector<T>& cells;  // of the last tile
+
+  Tile<T> TileAt(int64_t begin, int64_t count, WorkMeter& meter) const {
+    meter.Add(kNumberWork * count * (1 + group_rows / 8));
+    cells.resize(static_cast<size_t>(count * group_rows));
+    MultiplyRows(factors, rows, columns, group_rows, begin, count, cells.data());
+    return {cells.data(), group_rows, 1, count};
+  }
+  // Rows [first, first + count) of the group, all of which count as they are.
+  bool SumAtOnce(int64_t first, int64_t count, Extremes<T>& extremes, double* sums) const {
+    return extremes.SeeProducts(factors, rows, columns, group_rows, first, count) &&
+           SumProducts(factors + first, rows, columns, group_rows, count, sums);
+  }
+};
+
+template <class T>
+void BlockSums::GiveProduct(int64_t group, size_t which, int64_t entry, const T* factors,
+                            int64_t rows, int64_t group_rows, WorkMeter& meter) {
+  const int64_t columns = wanted_[which].elements / rows;
+  std::vector<T> cells;
+  GiveFrom<T>(group, which, entry, Products<T>{factors, rows, columns, group_rows, cells}, meter);
+}
+template void BlockSums::GiveProduct(int64_t, size_t, int64_t, const float*, int64_t, int64_t,
+                                     WorkMeter&);
+template void BlockSums::GiveProduct(int64_t, size_t, int64_t, const double*, int64_t, int64_t,
+                                     WorkMeter&);
 
 template <class T>
 BlockSums::ToldMagnitudes<T> BlockSums::Told() const {

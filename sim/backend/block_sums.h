@@ -62,11 +62,16 @@ class BlockSums {
   template <class T>
   void Give(int64_t group, size_t which, int64_t entry, const T* numbers, int64_t element_stride,
             int64_t row_stride, WorkMeter& meter);
+  // The same of an outer product (plan::OuterProduct): the r-th row gave cells (a, b), b fastest, the
+  // products of its factors a and rows + b, rounded, from +0: factor k at factors[k * group_rows + r].
+  template <class T>
+  void GiveProduct(int64_t group, size_t which, int64_t entry, const T* factors, int64_t rows,
+                   int64_t group_rows, WorkMeter& meter);
   void Ended(int64_t group, WorkMeter& meter);
 
   // Results come instead of Open, Give and Ended where the numbers are summed elsewhere, in the order
   // of OrderOf. `totals`: [block][number of the input]; `nonzero`: by row, whether any number
-  // was not 0; `smallest`, `largest`: of the magnitudes in ToldMagnitudes, +inf and 0 if there is none.
+  // is not 0 without the loss scale; `smallest`, `largest`: of the magnitudes in ToldMagnitudes, +inf and 0 if there is none.
   void Put(size_t which, std::span<const double> totals, std::vector<uint8_t> nonzero,
            double smallest, double largest);
   // The magnitudes that count among the smallest and largest: [least, infinite), above 0. T: as Give.
@@ -134,10 +139,28 @@ class BlockSums {
   void Join(Block& block, WorkMeter& meter);
   template <class T>
   class Extremes;
-  // Sums elements [begin, begin + count) of the rows of a piece, and sees them.
+  // The numbers of some elements that a group's rows gave: number e of the r-th row at
+  // numbers[e * element_stride + r * row_stride].
   template <class T>
-  void GiveTile(const Piece& piece, const T* numbers, int64_t element_stride, int64_t row_stride,
-                int64_t count, double* sums, Extremes<T>& extremes, WorkMeter& meter);
+  struct Tile {
+    const T* numbers;
+    int64_t element_stride, row_stride;
+    int64_t count;  // of elements
+  };
+  template <class Run>
+  void EachRun(const Piece& piece, int64_t row_stride, const Run& run) const;
+  template <class T>
+  struct Cells;
+  template <class T>
+  struct Products;
+  // `source`: Cells or Products.
+  template <class T, class Source>
+  void GiveFrom(int64_t group, size_t which, int64_t entry, const Source& source, WorkMeter& meter);
+  template <class T>
+  bool IsSummedAsItIs(const Piece& piece) const;
+  // Sums a tile over the rows of a piece.
+  template <class T>
+  void SumTile(const Piece& piece, const Tile<T>& tile, double* sums, WorkMeter& meter);
 
   const precision::RoleSetting setting_;
   const double loss_scale_;

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 #include <type_traits>
+#include <utility>
+#include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -154,6 +156,145 @@ SIMGRAD_WIDE void BoundRows(const double* from, int64_t element_stride, int64_t 
                             int64_t count, uint64_t* least, uint64_t* largest) {
   BoundAll(from, element_stride, elements, count, least, largest);
 }
+
+template <class T>
+[[gnu::always_inline]] inline void MultiplyAll(const T* factors, int64_t rows, int64_t columns,
+                                               int64_t lanes, int64_t begin, int64_t count, T* to) {
+  int64_t a = begin / columns;
+  int64_t b = begin % columns;
+  for (int64_t e = 0; e < count; ++a, b = 0) {
+    const int64_t end = std::min(count, e + columns - b);  // of the elements that share a
+    const T* const x = factors + a * lanes;
+    const T* y = factors + (rows + b) * lanes;
+    if (lanes == 1) {
+      for (; e < end; ++e) to[e] = *x * *y++ + T{0};
+      continue;
+    }
+    for (; e < end; ++e, y += lanes) {
+      for (int64_t r = 0; r < lanes; ++r) to[e * lanes + r] = x[r] * y[r] + T{0};
+    }
+  }
+}
+SIMGRAD_WIDE void MultiplyRows(const float* factors, int64_t rows, int64_t columns, int64_t lanes,
+                               int64_t begin, int64_t count, float* to) {
+  MultiplyAll(factors, rows, columns, lanes, begin, count, to);
+}
+SIMGRAD_WIDE void MultiplyRows(const double* factors, int64_t rows, int64_t columns, int64_t lanes,
+                               int64_t begin, int64_t count, double* to) {
+  MultiplyAll(factors, rows, columns, lanes, begin, count, to);
+}
+
+// Neighbouring numbers that are added up at once: one vector of the widest kind, or several.
+constexpr int64_t kAtOnce = 64;
+template <class T>
+struct NumbersOf {
+  typedef T Type [[gnu::vector_size(kAtOnce)]];
+};
+template <class T>
+using Numbers = typename NumbersOf<T>::Type;
+template <class T>
+constexpr int64_t kNumbers = kAtOnce / static_cast<int64_t>(sizeof(T));
+
+// The sum of x[r] * y[r * stride + k] over n rows, pair by pair, for the numbers k.
+template <int n, class T>
+[[gnu::always_inline]] inline void AddProducts(const T* x, const T* y, int64_t stride,
+                                               Numbers<T>& sum) {
+  if constexpr (n == 1) {
+    std::memcpy(&sum, y, sizeof(sum));
+    sum *= *x;
+  } else {
+    Numbers<T> others;
+    AddProducts<n / 2>(x, y, stride, sum);
+    AddProducts<n / 2>(x + n / 2, y + n / 2 * stride, stride, others);
+    sum += others;
+  }
+}
+
+template <class T>
+[[gnu::always_inline]] inline double Wide(T x) {
+  return x == x ? static_cast<double>(x) : precision::DoubleOf(precision::kDoubleNanBits);
+}
+
+// Factor k of one side at from[k * lanes + r], r below n. The sum for factors i and j lies at
+// to[i * stride_x + j * stride_y].
+template <class T>
+struct Side {
+  const T* from;
+  int64_t count;
+  int64_t stride;
+};
+
+template <int n, class T>
+[[gnu::always_inline]] inline void SumProductsOf(const Side<T>& x, const Side<T>& y, int64_t lanes,
+                                                 T* scratch, double* to) {
+  const int64_t padded = (y.count + kNumbers<T> - 1) / kNumbers<T> * kNumbers<T>;
+  T* const sums_of_x = scratch;
+  T* const rows_of_y = scratch + padded;
+  for (int64_t j = 0; j < padded; ++j) {
+    for (int64_t r = 0; r < n; ++r) {
+      rows_of_y[r * padded + j] = j < y.count ? y.from[j * lanes + r] : T{0};
+    }
+  }
+  for (int64_t i = 0; i < x.count; ++i) {
+    for (int64_t j = 0; j < y.count; j += kNumbers<T>) {
+      Numbers<T> sum;
+      AddProducts<n>(x.from + i * lanes, rows_of_y + j, padded, sum);
+      // Products are added from +0: the sum of zeros is positive.
+      sum += T{0};
+      T* const row = sums_of_x + j;
+      std::memcpy(row, &sum, sizeof(sum));
+    }
+    double* const at = to + i * x.stride;
+    if (y.stride == 1) {
+      for (int64_t j = 0; j < y.count; ++j) at[j] = Wide(sums_of_x[j]);
+    } else {
+      for (int64_t j = 0; j < y.count; ++j) at[j * y.stride] = Wide(sums_of_x[j]);
+    }
+  }
+}
+
+template <class T>
+[[gnu::always_inline]] inline void SumProductsAny(const Side<T>& x, const Side<T>& y, int64_t lanes,
+                                                  int64_t n, T* scratch, double* to) {
+  switch (n) {
+    case 2:
+      return SumProductsOf<2>(x, y, lanes, scratch, to);
+    case 4:
+      return SumProductsOf<4>(x, y, lanes, scratch, to);
+    case 8:
+      return SumProductsOf<8>(x, y, lanes, scratch, to);
+    case 16:
+      return SumProductsOf<16>(x, y, lanes, scratch, to);
+    case 32:
+      return SumProductsOf<32>(x, y, lanes, scratch, to);
+    case 64:
+      return SumProductsOf<64>(x, y, lanes, scratch, to);
+    default:
+      return;
+  }
+}
+SIMGRAD_WIDE void SumProductsWide(const Side<float>& x, const Side<float>& y, int64_t lanes,
+                                  int64_t n, float* scratch, double* to) {
+  SumProductsAny(x, y, lanes, n, scratch, to);
+}
+SIMGRAD_WIDE void SumProductsWide(const Side<double>& x, const Side<double>& y, int64_t lanes,
+                                  int64_t n, double* scratch, double* to) {
+  SumProductsAny(x, y, lanes, n, scratch, to);
+}
+
+template <class T>
+bool SumProducts(const T* factors, int64_t rows, int64_t columns, int64_t lanes, int64_t n,
+                 double* to) {
+  if (n < 2 || n > 64 || (n & (n - 1)) != 0) return false;
+  Side<T> x = {factors, rows, columns};
+  Side<T> y = {factors + rows * lanes, columns, 1};
+  if (rows > columns) std::swap(x, y);  // the longer side fills vectors
+  std::vector<T> scratch(static_cast<size_t>((y.count + kNumbers<T>)*(n + 1)));
+  SumProductsWide(x, y, lanes, n, scratch.data(), to);
+  return true;
+}
+template bool SumProducts(const float*, int64_t, int64_t, int64_t, int64_t, double*);
+template bool SumProducts(const double*, int64_t, int64_t, int64_t, int64_t, double*);
 
 template <class Accumulator, class T>
 void SumRows(const T* from, int64_t element_stride, int64_t elements, int64_t rows,

@@ -1,4 +1,4 @@
-// Sums and bounds of rows that adjoin, of many elements at a time: number e of row r lies at
+// Sums, bounds and products of rows that adjoin, of many elements at a time: number e of row r lies at
 // from[e * element_stride + r].
 //
 // Accuracy: a sum is that of the pairwise tree over the rows, in the accumulator's format; a NaN is
@@ -23,5 +23,19 @@ void BoundRows(const float* from, int64_t element_stride, int64_t elements, int6
                uint32_t* least, uint32_t* largest);
 void BoundRows(const double* from, int64_t element_stride, int64_t elements, int64_t rows,
                uint64_t* least, uint64_t* largest);
+
+// Elements [begin, begin + count) of the products of `rows` factors and `columns` others, the latter
+// fastest, from +0: to[e * lanes + r] = factors[a * lanes + r] * factors[(rows + b) * lanes + r],
+// where begin + e = a * columns + b.
+void MultiplyRows(const float* factors, int64_t rows, int64_t columns, int64_t lanes, int64_t begin,
+                  int64_t count, float* to);
+void MultiplyRows(const double* factors, int64_t rows, int64_t columns, int64_t lanes,
+                  int64_t begin, int64_t count, double* to);
+
+// The sums over n rows of these products, in the tree of SumRows: to[a * columns + b]. Returns false,
+// having done nothing, where n is no power of two from 2 to 64. T is the accumulator, too.
+template <class T>
+bool SumProducts(const T* factors, int64_t rows, int64_t columns, int64_t lanes, int64_t n,
+                 double* to);
 
 }  // namespace simgrad::sim

@@ -131,11 +131,11 @@ GradientMagnitudes MagnitudesOf(const std::vector<double>& gradient, const Insta
     bool is_zero = true;
     for (size_t k = row * n; k < (row + 1) * n; ++k) {
       meter.Add(kNumberWork);
-      if (gradient[k] == 0.0) continue;
-      is_zero = false;
       const double magnitude =
           precision::Abs(precision::Unscale(setting.format, gradient[k], inverse));
-      if (!precision::IsFinite(magnitude) || magnitude == 0.0) continue;
+      if (magnitude == 0.0) continue;
+      is_zero = false;
+      if (!precision::IsFinite(magnitude)) continue;
       magnitudes.smallest = precision::Min(magnitudes.smallest, magnitude);
       magnitudes.largest = precision::Max(magnitudes.largest, magnitude);
     }

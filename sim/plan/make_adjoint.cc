@@ -1,5 +1,6 @@
 // The adjoint: slots, sums of gradients, loops in reverse; the pseudocode of sim/program/loop.h.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "sim/plan/region_maker.h"
@@ -134,28 +135,32 @@ void RegionMaker::Leaves(const Slot& slot) {
 
 // ---- gradients ----
 
+View RegionMaker::GivenTo(size_t input, BufferKind kind, Carrier carrier, const Shape& shape) {
+  const auto [at, is_new] = given_.try_emplace({input, kind}, kNoBuffer);
+  if (is_new) {
+    at->second = function_.AddBuffer({.kind = kind,
+                                      .carrier = carrier,
+                                      .count = ElementCount(shape),
+                                      .number = static_cast<int32_t>(input),
+                                      .name = program_.inputs[input].name});
+  }
+  return {carrier, shape, kNoRegister, at->second, {}, StridesOf(shape)};
+}
+
 RegionMaker::Gradient RegionMaker::GradientOf(size_t input, const Shape& shape) {
   const Format format = numerical_.policy[Role::kGradient].format;
   const Carrier carrier = format == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
-  const auto view = [&](std::map<size_t, BufferId>& known, BufferKind kind, Carrier of,
-                        const Shape& of_shape) {
-    const auto [at, is_new] = known.try_emplace(input, kNoBuffer);
-    if (is_new) {
-      at->second = function_.AddBuffer({.kind = kind,
-                                        .carrier = of,
-                                        .count = ElementCount(of_shape),
-                                        .number = static_cast<int32_t>(input),
-                                        .name = program_.inputs[input].name});
-    }
-    return View{of, of_shape, kNoRegister, at->second, {}, StridesOf(of_shape)};
-  };
-  return {view(gradients_, BufferKind::kGradient, carrier, shape),
-          view(connected_, BufferKind::kConnected, Carrier::kBool, {})};
+  return {GivenTo(input, BufferKind::kGradient, carrier, shape),
+          GivenTo(input, BufferKind::kConnected, Carrier::kBool, {})};
 }
 
 void RegionMaker::Accumulate(const Op& op) {
   const size_t input = static_cast<size_t>(op.attributes.input);
   if (!numerical_.adjoint_spec->wanted[input]) return;
+  if (products_ != nullptr) {
+    const auto product = products_->made_by.find(&op);
+    if (product != products_->made_by.end()) return GiveFactors(op, *product->second);
+  }
   const View value = ViewOf(op.operands[0]);
   const Gradient gradient = GradientOf(input, value.shape);
   const Carrier carrier = gradient.sum.carrier;
@@ -201,6 +206,39 @@ void RegionMaker::Accumulate(const Op& op) {
   if (views.size() == 2 && ElementCount(value.shape) > 0) {
     StoreOne(gradient.connected, Constant(Carrier::kBool, 1));
   }
+}
+
+// The product of the largest magnitudes tells whether a cell is not finite: where both are finite, none
+// is, unless the largest overflows.
+void RegionMaker::GiveFactors(const Op& accumulate, const Op& matmul) {
+  const size_t input = static_cast<size_t>(accumulate.attributes.input);
+  const std::array<View, 2> sides = {ViewOf(matmul.operands[0]), ViewOf(matmul.operands[1])};
+  const Carrier carrier = sides[0].carrier;
+  const std::string_view name = CarrierName(carrier);
+  const int64_t rows = ElementCount(sides[0].shape);
+  const View factors =
+      GivenTo(input, BufferKind::kFactors, carrier, {rows + ElementCount(sides[1].shape)});
+  std::vector<Register> largest;
+  for (const View& side : sides) {
+    View to = factors;
+    to.start.base = &side == &sides[0] ? 0 : rows;
+    to.shape = side.shape;
+    to.strides = StridesOf(side.shape);
+    Copy(to, side);
+    if (!records_.looks) continue;
+    const View most = Local(carrier, {}, "largest");
+    StoreOne(most, Constant(carrier, 0));
+    Each(ElementCount(side.shape), false, [&](Register counter) {
+      const Register x = Load(to, {.base = to.start.base, .terms = {{counter, 1}}});
+      const Register magnitude = Call(Cat("abs_", name), carrier, {x});
+      StoreOne(most, Call(Cat("max_", name), carrier, {One(most), magnitude}));
+    });
+    largest.push_back(One(most));
+  }
+  if (records_.looks) {
+    Emit({.code = Code::kLook, .operands = {Call(Cat("mul_", name), carrier, largest)}});
+  }
+  StoreOne(GivenTo(input, BufferKind::kConnected, Carrier::kBool, {}), Constant(Carrier::kBool, 1));
 }
 
 void RegionMaker::SetGradient(size_t input, const Slot& slot) {

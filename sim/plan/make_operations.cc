@@ -17,6 +17,7 @@ void RegionMaker::Operation(const Op& op) {
   if (op.code == kWhile) return While(op);
   if (op.code == kFor) return For(op);
   if (op.code == kAccumulate) return Accumulate(op);
+  if (op.code == kMatmul && products_ != nullptr && products_->unread.contains(&op)) return;
   if (op.code == kWhileVjp) return WhileVjp(op);
   if (op.code == kForVjp) return ForVjp(op);
   if (InfoOf(op.code).lower != nullptr) {

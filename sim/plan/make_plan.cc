@@ -6,6 +6,7 @@
 #include "precision/hash.h"
 #include "sim/plan/fuse.h"
 #include "sim/plan/invariants.h"
+#include "sim/plan/outer_products.h"
 #include "sim/plan/place.h"
 #include "sim/program/detect.h"
 #include "sim/text.h"
@@ -15,14 +16,18 @@ namespace {
 
 class PlanMaker {
  public:
-  PlanMaker(const NumericalProgram& numerical, Records records, WorkMeter& meter)
+  PlanMaker(const NumericalProgram& numerical, Records records, WorkMeter& meter,
+            WeightGradients weights)
       : numerical_(numerical),
         program_(numerical.program),
         records_(records),
         meter_(meter),
         states_(program_.InputsOf(InputKind::kState)),
         looks_(LooksOf(numerical, numerical.adjoint ? LooksIn::kAll : LooksIn::kForward)),
-        tape_(numerical) {}
+        tape_(numerical) {
+    if (weights == WeightGradients::kFactors) products_ = OuterProductsOf(numerical);
+    plan_.outer_products = products_.of_steps;
+  }
 
   Plan Make() && {
     AddFields();
@@ -299,6 +304,7 @@ class PlanMaker {
                       {.decides = false, .looks = records_.looks, .ranges = records_.ranges});
     maker.UseTape(&tape_, false);
     maker.SetPrimal(&program_.step);
+    maker.GiveFactorsOf(&products_);
     function.frame = function.AddRegister(Carrier::kI64);
     maker.SetFrame(program_.step, function.frame);
     const size_t n = states_.size();
@@ -405,21 +411,24 @@ class PlanMaker {
   const std::vector<int32_t> states_;
   const std::vector<bool> looks_;
   const TapePlan tape_;
+  OuterProducts products_;        // none: every weight has cells
   std::vector<int32_t> travels_;  // field of the cotangent by state, then export; -1: none
   Plan plan_;
 };
 
 }  // namespace
 
-Plan MakePlan(const NumericalProgram& numerical, Records records, WorkMeter& meter) {
-  return PlanMaker(numerical, records, meter).Make();
+Plan MakePlan(const NumericalProgram& numerical, Records records, WorkMeter& meter,
+              WeightGradients weights) {
+  return PlanMaker(numerical, records, meter, weights).Make();
 }
 
 Plan PlacedPlan(const NumericalProgram& numerical, Records records,
-                const std::vector<bool>& has_steps, const WorkMeter::StopCallback& stop) {
+                const std::vector<bool>& has_steps, const WorkMeter::StopCallback& stop,
+                WeightGradients weights) {
   WorkMeter meter(stop);
-  Plan made =
-      MarkInvariants(MakePlan(numerical, records, meter), numerical.program, has_steps, meter);
+  Plan made = MarkInvariants(MakePlan(numerical, records, meter, weights), numerical.program,
+                             has_steps, meter);
   return Place(Fuse(std::move(made), meter), meter);
 }
 

@@ -54,6 +54,7 @@ enum class BufferKind : uint8_t {
   kTable,      // Plan::numbers from `number` on: the same for every instance
   kSent,       // cotangents that the caller sent, scaled and rounded: `number` in Plan::sent
   kGradient,   // of input `number`: its sum, of the step where the input has steps
+  kFactors,    // of input `number`, among Plan::outer_products: a column, then a row, of the step
   kConnected,  // of input `number`: whether the sum received anything
 };
 
@@ -164,6 +165,14 @@ struct Sent {
   int32_t index = 0;  // among states or exports
 };
 
+// The gradient that each reversed step gives to an input: cell (a, b) is the product of factors a
+// and rows + b, a zero positive, as if accumulated from +0 (outer_products.h).
+struct OuterProduct {
+  int32_t input = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
 // A straight run of statements for one instance.
 struct Function {
   std::string name;
@@ -198,6 +207,7 @@ struct Plan {
   // The adjoint, where there is one. `replay` runs a step with a tape and gives the place of its
   // frame; `reverse` runs it backwards, `reverse_last` does where step T - 1 differs.
   std::vector<Sent> sent;
+  std::vector<OuterProduct> outer_products;  // ascending by input
   Function replay;
   Function reverse_terminal;
   Function reverse_last;

@@ -54,6 +54,8 @@ class Printer {
         return Cat("sent", buffer.number);
       case BufferKind::kGradient:
         return Cat("gradient", buffer.number, ".", own);
+      case BufferKind::kFactors:
+        return Cat("factors", buffer.number, ".", own);
       case BufferKind::kConnected:
         return Cat("connected", buffer.number, ".", own);
     }

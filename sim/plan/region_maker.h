@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sim/op/lowering.h"
+#include "sim/plan/outer_products.h"
 #include "sim/plan/plan.h"
 #include "sim/plan/tape_plan.h"
 #include "sim/program/additions.h"
@@ -106,6 +107,8 @@ class RegionMaker {
   Register Seed(Carrier carrier);
   // The top region that is reversed.
   void SetPrimal(const Region* primal) { primal_ = primal; }
+  // From now on these gradients are given as factors; they outlive the maker.
+  void GiveFactorsOf(const OuterProducts* products) { products_ = products; }
   void Leaves(const Slot& slot);  // the cotangent of a state leaves the step
   // Makes the cotangent of `z[0]` the gradient of a state that was sent.
   void SetGradient(size_t input, const Slot& slot);
@@ -285,9 +288,11 @@ class RegionMaker {
   void First(Statement statement);  // at the beginning of the function
   void Tape(const Op& op);
   void Accumulate(const Op& op);
+  void GiveFactors(const Op& accumulate, const Op& matmul);
   struct Gradient {
     View sum, connected;
   };
+  View GivenTo(size_t input, BufferKind kind, Carrier carrier, const Shape& shape);
   Gradient GradientOf(size_t input, const Shape& shape);
   Register Flattened(Register around, Register count, Register at);
   void WhileVjp(const Op& op);
@@ -324,11 +329,12 @@ class RegionMaker {
   Register run_ = kNoRegister;  // the element of the innermost loop per element
   const TapePlan* tape_ = nullptr;
   bool keeps_ = false;
-  const Region* primal_ = nullptr;  // top region that is reversed
+  const OuterProducts* products_ = nullptr;  // null: no gradient is given as factors
+  const Region* primal_ = nullptr;           // top region that is reversed
   std::map<const FrameLayout*, Register> frames_;
   // Views that one operation of this region has computed for others, by operand and name.
   std::map<std::pair<ValueId, std::string>, View> kept_;
-  std::map<size_t, BufferId> gradients_, connected_;
+  std::map<std::pair<size_t, BufferKind>, BufferId> given_;  // to inputs
 };
 
 }  // namespace simgrad::sim::plan

@@ -10,7 +10,7 @@ namespace {
 static_assert(sizeof(Statement) == 216);
 static_assert(sizeof(Buffer) == 64);
 static_assert(sizeof(Function) == 152);
-static_assert(sizeof(Plan) == 1416);
+static_assert(sizeof(Plan) == 1440);
 static_assert(sizeof(RecordedSite) == 24);
 static_assert(sizeof(Field) == 24);
 

@@ -227,8 +227,9 @@ class Path:
             found = [_first(self.layout, [a[k] for a in mine], [b[k] for b in others]) for k in range(len(parted))]
         else:
             found = _first_in_order(self.layout, mine, others)
-        for n, (place, element) in zip(parted, found):
-            site[n], index[n] = self.layout[place].site, element
+        names = [column.site for column in self.layout]
+        for n, (place, element) in zip(parted.tolist(), found):
+            site[n], index[n] = names[place], element
         return FirstDifference(step.astype(np.int64), site, index)
 
     def to_proto(self) -> simgrad_pb2.Path:
@@ -315,9 +316,11 @@ def _first_in_order(
         if column.kind == "count":
             counts = np.minimum(a, b)[here].astype(np.int64)
             element = np.where(differs[here], counts, np.iinfo(np.int64).max).argmin(axis=1)
-        elements = np.stack(np.unravel_index(element, column.shape), axis=1).tolist() if column.shape else [[]] * len(here)
-        for n, i in zip(here.tolist(), elements):
-            found[n] = (place, tuple(i))
+        places: list[tuple[int, ...]] = [()] * len(here)
+        if column.shape:
+            places = list(zip(*(axis.tolist() for axis in np.unravel_index(element, column.shape))))
+        for n, i in zip(here.tolist(), places):
+            found[n] = (place, i)
         open_[here] = False
     return found
 

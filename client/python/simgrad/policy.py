@@ -147,7 +147,8 @@ class Policy:
         Args:
           state: `loss_scale_state` of a gradient.
           mode: guarded (powers of two, never below 1, unscaled gradients finite too) or torch
-            (PyTorch's GradScaler, to the bit). None, here and below: that of `state`, else guarded.
+            (PyTorch's GradScaler, to the bit; a count of clean gradients beyond the interval grows at
+            once, where GradScaler never would). None, here and below: that of `state`, else guarded.
           growth, backoff: factors of the scale, above 1 and between 0 and 1 (2 and 0.5); of mode guarded powers
             of two.
           interval: clean gradients before it grows (2000).

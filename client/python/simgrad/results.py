@@ -327,11 +327,11 @@ class Gradient(Rollout):
         whose name occurs in two kinds stands there as "param.k", "control.k".
       gated_by: the site that in this run gated a disconnected input (connected == 0), by name; "" where none
         did.
-      zero_share: of the instances that count, those whose gradient is 0 in every element (of
-        an input declared weights: in every step), by name.
+      zero_share: of the instances that count, those whose gradient, without the loss scale, is 0 in
+        every element (of an input declared weights: in every step), by name.
       magnitudes: the smallest and the largest finite magnitude that is not 0 of what an instance
         gave (to an input declared weights: in one step), before weights and without the loss scale;
-        (inf, 0) where all are 0.
+        (inf, 0) where none is.
       loss_scale: the scale that was applied and divided out again. loss_scale_state: what to give
         to `Policy.dynamic_loss_scale` next; None where the scale is fixed.
       skipped: a scaled gradient was not finite, also that of an instance which is left out although its

@@ -55,16 +55,18 @@ void CompiledRun::MakeReversed(int64_t group) {
 
 int64_t CompiledRun::GivenBytes() const {
   if (!batch_.program->adjoint) return 0;
-  return given_numbers_ * lanes() * BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
+  int64_t numbers = 0;
+  for (const GivenNumbers& given : given_) numbers += given.count;
+  return numbers * lanes() * BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
 }
 
 void CompiledRun::StartGiven(Worker& worker, int64_t first, int64_t steps) const {
   if (!sums_) return;
   const int64_t bytes = BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
   worker.given_first = first;
-  worker.given.resize(sums_->wanted().size());
+  worker.given.resize(given_.size());
   for (size_t k = 0; k < worker.given.size(); ++k) {
-    const int64_t count = steps * sums_->wanted()[k].elements * lanes();
+    const int64_t count = steps * given_[k].count * lanes();
     worker.meter.Add(count / 8);
     worker.given[k].assign(static_cast<size_t>(count * bytes), std::byte{0});
   }
@@ -74,12 +76,18 @@ void CompiledRun::TakeGiven(Worker& worker, int64_t group, int64_t entry) {
   if (!sums_) return;
   const auto take = [&]<class T>(T) {
     for (size_t k = 0; k < worker.given.size(); ++k) {
-      const int64_t each = sums_->wanted()[k].elements * lanes();
+      const plan::OuterProduct* const product = given_[k].product;
+      const int64_t each = given_[k].count * lanes();
       const T* const numbers = reinterpret_cast<const T*>(worker.given[k].data());
       const int64_t count =
           each == 0 ? 0 : static_cast<int64_t>(worker.given[k].size() / sizeof(T)) / each;
       for (int64_t step = 0; step < count; ++step) {
-        sums_->Give(group, k, entry + step, numbers + step * each, lanes(), 1, worker.meter);
+        const T* const of_step = numbers + step * each;
+        if (product != nullptr) {
+          sums_->GiveProduct(group, k, entry + step, of_step, product->rows, lanes(), worker.meter);
+        } else {
+          sums_->Give(group, k, entry + step, of_step, lanes(), 1, worker.meter);
+        }
       }
     }
   };
@@ -152,8 +160,8 @@ void CompiledRun::CallAdjoint(GroupFunction code, const plan::Function& function
     std::byte* sum = reversed.gradients[i].data();
     const bool begun = which < worker.given.size() && first >= worker.given_first;
     if (sums_ && begun && sums_->wanted()[which].input == static_cast<int32_t>(i)) {
-      const int64_t step = sums_->wanted()[which].elements * lanes() *
-                           BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
+      const int64_t step =
+          given_[which].count * lanes() * BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
       sum = worker.given[which++].data() + (first - worker.given_first) * step;
     }
     if (forms_[i].sums_per_step && !reversed.gradients[i].empty()) {

@@ -51,7 +51,7 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
   const size_t lanes_in_all = static_cast<size_t>(groups() * lanes());
   const size_t instances = static_cast<size_t>(batch_.instances);
   for (const BlockSums::Wanted& wanted : BlockSums::WantedOf(*batch_.program)) {
-    given_numbers_ += wanted.elements;
+    given_.push_back(GivenTo(plan_, wanted));
   }
   WorkMeter meter(options_.stop);
   sorted_ids_ = batch_.instance_ids;

@@ -224,7 +224,7 @@ class CompiledRun : public Run {
   RangeCounts started_;              // of what enters at z[T]; told with the steps before it
   std::vector<Reversed> reversed_;   // by group
   std::vector<int64_t> tape_bytes_;  // by step: of the group that needs most
-  int64_t given_numbers_ = 0;        // that a lane gives to weights in a step
+  std::vector<GivenNumbers> given_;  // as what BlockSums wants
   std::optional<BlockSums> sums_;
   std::vector<std::vector<double>> gradients_;  // by input
   std::vector<std::vector<uint8_t>> connected_;

@@ -83,7 +83,7 @@ Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& p
                                                                          : layout.bytes());
   sizes.others = static_cast<double>(layout.bytes()) - sizes.travelling;
   for (const BlockSums::Wanted& wanted : BlockSums::WantedOf(*batch.program)) {
-    sizes.given += static_cast<double>(wanted.elements) * sizes.lanes *
+    sizes.given += static_cast<double>(GivenTo(plan, wanted).count) * sizes.lanes *
                    BytesPerLane(*batch.program, Role::kGradient);
   }
   sizes.waiting = static_cast<double>(weights.waiting);
@@ -187,6 +187,13 @@ double AdjointThreadBytes(const Batch& batch, const plan::Plan& plan, const Size
 }
 
 }  // namespace
+
+GivenNumbers GivenTo(const plan::Plan& plan, const BlockSums::Wanted& wanted) {
+  for (const plan::OuterProduct& product : plan.outer_products) {
+    if (product.input == wanted.input) return {product.rows + product.columns, &product};
+  }
+  return {wanted.elements, nullptr};
+}
 
 size_t TravellingFields(const plan::Plan& plan) {
   size_t count = 0;

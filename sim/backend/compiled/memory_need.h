@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "sim/backend/block_sums.h"
 #include "sim/backend/compiled/kernel.h"
 #include "sim/backend/compiled/writer_options.h"
 #include "sim/backend/executor.h"
@@ -22,6 +23,14 @@ int64_t WorkspaceBytes(const plan::Plan& plan, const LaneShape& shape);
 int64_t CompileBytes(const plan::Plan& plan, Part part);
 // One SaveState of so many groups.
 int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t groups);
+
+// The numbers that a lane gives to a param declared weights in one reversed step: its cells, or
+// factors of them.
+struct GivenNumbers {
+  int64_t count = 0;
+  const plan::OuterProduct* product = nullptr;  // null: cells; of the plan
+};
+GivenNumbers GivenTo(const plan::Plan& plan, const BlockSums::Wanted& wanted);
 
 // The bytes that sums for weights take: those that wait, per step, and the rest.
 struct WeightsNeed {

@@ -178,7 +178,8 @@ Value* MemoryWriter::MemoryOf(const Buffer& buffer, const Local& local) {
     memory = member(kSentCotangents);
     has_steps =
         f_.plan().sent[static_cast<size_t>(buffer.number)].kind != plan::SentKind::kFinalState;
-  } else if (buffer.kind == BufferKind::kGradient && !Outlives(buffer)) {
+  } else if (buffer.kind == BufferKind::kFactors ||
+             (buffer.kind == BufferKind::kGradient && !Outlives(buffer))) {
     memory = member(kGradients);
     has_steps = true;
   }
@@ -340,7 +341,8 @@ void MemoryWriter::Store(const Statement& s) {
   if (IsUniform(s.buffer)) return StoreUniform(s);
   // An instance gives to sums only while it runs; the sums of lanes without an instance are
   // never read.
-  const bool is_sum = buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kConnected;
+  const bool is_sum = buffer.kind == BufferKind::kGradient || buffer.kind == BufferKind::kFactors ||
+                      buffer.kind == BufferKind::kConnected;
   const bool masked =
       (is_sum && f_.options().stops) || locals_[IndexOf(s.buffer)].depth < f_.masks().depth;
   Value* const element = ElementNumber(f_, s.index);

@@ -61,8 +61,9 @@ std::shared_ptr<PlannedProgram> Planned(const Batch& batch, Recording recording,
   planned->program = batch.program;
   std::vector<bool> has_steps;
   for (const InputForm& form : inputs) has_steps.push_back(form.per_step);
-  plan::Plan whole = plan::PlacedPlan(
-      program, {.decides = records, .looks = records || stops, .ranges = records}, has_steps, stop);
+  plan::Plan whole =
+      plan::PlacedPlan(program, {.decides = records, .looks = records || stops, .ranges = records},
+                       has_steps, stop, plan::WeightGradients::kFactors);
   if (options.edit) options.edit(whole);
   planned->counts = CountsOf(whole, FloatLanes(options.isa));
   options.mapping = MappingOf(options, planned->counts, batch.instances);

@@ -76,7 +76,7 @@ struct WeightSumsView {
   const uint8_t* joins;                              // BlockOrder
   const double* weight;                              // of the row
   void* total;                                       // [blocks][elements]
-  uint32_t* nonzero;                                 // by row, whether a number was not 0
+  uint32_t* nonzero;             // by row, whether a number is not 0 without the loss scale
   unsigned long long* extremes;  // the least and the largest magnitude that is told, as bits
   // The least magnitudes that are told, and that are not any more, as bits.
   uint64_t least_told, least_infinite;

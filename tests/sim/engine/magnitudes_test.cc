@@ -17,10 +17,10 @@ using tests::Bind;
 using tests::Doubles;
 
 // x[T] = relu(a[0] x) + a[1] * 0, so that a[1] has gradient 0 and a[0] has x or 0.
-Program Gated() {
+Program Gated(bool weights) {
   Builder b("gated");
   const Var x = b.State("x", {});
-  const Var a = b.Param("a", {2});
+  const Var a = weights ? b.Weights("a", {2}) : b.Param("a", {2});
   const Var unused = b.Param("unused", {});
   const auto part = [&](int64_t k) { return b.Reshape(b.Slice(a, {k}, {1}), {}); };
   b.SetNext({Relu(part(0) * x) + part(1) * b.Literal(0.0)});
@@ -30,10 +30,13 @@ Program Gated() {
 }
 
 std::vector<InputGradient> GradientsOf(const std::vector<double>& x, const GradientWork& gradient,
-                                       double loss_scale, std::vector<double> weights = {}) {
+                                       double loss_scale, std::vector<double> weights = {},
+                                       precision::Format format = precision::Format::kF32,
+                                       bool declared_weights = false) {
   precision::PolicySpec spec{.preset = "f32"};
   spec.loss_scale = loss_scale;
-  auto lowered = tests::LowerForGradient(Gated(), tests::PolicyOf(spec), "end");
+  spec.roles = {{"gradient", {.format = format}}};
+  auto lowered = tests::LowerForGradient(Gated(declared_weights), tests::PolicyOf(spec), "end");
   EXPECT_TRUE(lowered.ok()) << lowered.status();
   const int64_t n = static_cast<int64_t>(x.size());
   Work work = tests::WorkOf(*std::move(lowered), n, 1);
@@ -70,6 +73,19 @@ TEST(GradientMagnitudes, LeaveOutWeightsAndTheLossScale) {
   EXPECT_EQ(Of(gradients, 1).zero, 1);
   EXPECT_EQ(Of(gradients, 1).smallest, 0.125);
   EXPECT_EQ(Of(gradients, 1).largest, 3.0);
+}
+
+// Scaled by 1024, 2^-26 is a number of f16; without the scale it is rounded to 0, as the answer is.
+TEST(GradientMagnitudes, CountZerosWithoutTheLossScale) {
+  for (const bool weights : {false, true}) {
+    for (const double scale : {1.0, 1024.0}) {
+      const auto gradients =
+          GradientsOf({0x1p-26, 0x1p-24, -1.0}, {}, scale, {}, precision::Format::kF16, weights);
+      EXPECT_EQ(Of(gradients, 1).zero, 2) << weights << " " << scale;
+      EXPECT_EQ(Of(gradients, 1).smallest, 0x1p-24);
+      EXPECT_EQ(Of(gradients, 1).largest, 0x1p-24);
+    }
+  }
 }
 
 TEST(GradientMagnitudes, AreOfTheInstancesThatCount) {

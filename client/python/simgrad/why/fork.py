@@ -138,7 +138,7 @@ def _by_paths(
         step = int(differs.step[parted].min())
         i = int(np.flatnonzero(parted & (differs.step == step))[0])
         first = look_closely(work, reference, other, i, step, differs.site[i], differs.index[i])
-    site = [name if at else "" for name, at in zip(differs.site, parted)]
+    site = [name if at else "" for name, at in zip(differs.site, parted.tolist())]
     return Forks(parted, np.where(parted, differs.step, -1), site, parted, first)
 
 

@@ -48,8 +48,8 @@ struct SeenMagnitudes {
   template <class Number>
   __device__ void See(const WeightSumsView& view, int64_t row, Number x) {
     const Bits magnitude = precision::BitsOf(x) & (~Bits{0} >> 1);
-    if (magnitude != 0 && view.nonzero[row] == 0) atomicOr(&view.nonzero[row], 1u);
     if (magnitude < static_cast<Bits>(view.least_told)) return;
+    if (view.nonzero[row] == 0) atomicOr(&view.nonzero[row], 1u);
     if (magnitude >= static_cast<Bits>(view.least_infinite)) return;
     smallest = magnitude < smallest ? magnitude : smallest;
     largest = magnitude > largest ? magnitude : largest;

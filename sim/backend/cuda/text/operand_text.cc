@@ -110,6 +110,7 @@ std::string OperandText::ElementOf(BufferId id, const std::string& at) const {
       if (!options_.gradient_kept[number]) return Cat("self.At", field, "(", at, ")");
       return Cat("self.f", field, subscript);
     }
+    case BufferKind::kFactors:  // plans for this backend have cells
     case BufferKind::kConnected:
       break;
   }

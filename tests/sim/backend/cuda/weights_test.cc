@@ -286,7 +286,7 @@ TEST(WeightsTest, FaultsInTheSumsAreNoticed) {
       {"return precision::Lane<kFormat>::Add(total, sum)", "return total + sum"},
       {"entry = view.entries - 1; entry >= 0; --entry", "entry = 0; entry < view.entries; ++entry"},
       {"Number sum = *total", "Number sum = 0"},
-      {"if (magnitude != 0 && ", "if ("},
+      {"if (view.nonzero[row] == 0) atomicOr", "if (row < 0) atomicOr"},
       {"if (magnitude < static_cast<Bits>(view.least_told)) return;", ""},
       {"smallest = magnitude < smallest ? magnitude : smallest", "smallest = magnitude"},
       {"largest = magnitude > largest ? magnitude : largest", "largest = magnitude"}};
