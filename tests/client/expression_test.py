@@ -214,6 +214,7 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: np.ldexp(x, 2.5), TypeError, "np.ldexp by 2.5: whole numbers"),
         (lambda x, i, c: np.ldexp(x, x), TypeError, "np.ldexp by reals: whole numbers"),
         (lambda x, i, c: x * 10**30, TypeError, f"{10**30} is too large for an integer of 64 bits; write a float"),
+        (lambda x, i, c: x ** 10**30, TypeError, f"{10**30} is too large for an integer of 64 bits; write a float"),
         (lambda x, i, c: x + [1, 10**400, 2, 3, 4], TypeError, "an integer of 1329 bits is too large"),
         (lambda x, i, c: sg.while_loop(lambda z: z, x, until=lambda z: z.sum(), max_iter=3), TypeError, "`until` returns a bool"),
         (lambda x, i, c: sg.fixed_point(lambda n: n // 2, i, tol=0.1, max_iter=3), TypeError, r"take reals, not i32\[\]"),

@@ -398,6 +398,12 @@ def test_a_call_that_is_not_cut_notices_a_frozen_server(fakes):
 # ---- Limits, errors and targets ----
 
 
+@pytest.mark.parametrize("targets", [5, None])
+def test_targets_are_names(targets):
+    with pytest.raises(TypeError, match=f"targets: a name of a server, several, or a function that gives them, not {targets}"):
+        sg.Pool(targets)
+
+
 @pytest.mark.parametrize("limit", ["max_instances", "max_request_bytes"])
 @pytest.mark.parametrize("largest", [100, 100_000])  # less than the request has, and more
 def test_a_request_that_is_not_cut_goes_where_limits_allow_the_most(fakes, limit, largest):

@@ -53,7 +53,10 @@ def divide_with_remainder(
 
 def power(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     """Products for whole exponents of at most 8 and known ones of integers, sqrt for 0.5; else `pow`."""
-    known = None if hasattr(y, "builder") else constant(y)
+    try:
+        known = None if hasattr(y, "builder") else constant(y)
+    except TypeError as error:
+        raise TypeError(f"{b.here()}{error}") from None
     if known is None or known.shape != ():
         base, exponents = b.matched([x, y])
         if base.element != ELEMENT_TYPE_REAL:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Iterable
 
 import grpc
 
@@ -53,6 +53,8 @@ class Pool(Client):
     ):
         if most_instances is not None and most_instances < 1:
             raise ValueError(f"most_instances {most_instances!r}: at least 1")
+        if not callable(targets) and not isinstance(targets, Iterable):
+            raise TypeError(f"targets: a name of a server, several, or a function that gives them, not {targets!r}")
         if not callable(targets):
             targets = (targets,) if isinstance(targets, str) else tuple(targets)
         name = "the servers of a function" if callable(targets) else ", ".join(map(str, targets))
