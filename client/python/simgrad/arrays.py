@@ -8,6 +8,7 @@ its dtype; bf16, f16, e4m3 and e5m2 come back as the f32 that equals them exactl
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 import numpy as np
@@ -79,7 +80,12 @@ class PerStep:
 
 def travels(dtype: np.dtype[Any]) -> bool:
     """Whether arrays of this dtype travel as they are."""
-    return dtype.name in _DTYPE_OF_NUMPY
+    return _wire_of(dtype) is not None
+
+
+@functools.lru_cache(maxsize=256)  # NumPy takes microseconds to name a dtype
+def _wire_of(dtype: np.dtype[Any]) -> int | None:
+    return _DTYPE_OF_NUMPY.get(dtype.name)
 
 
 def to_tensor(array: Any) -> tensor_pb2.Tensor:
@@ -89,12 +95,13 @@ def to_tensor(array: Any) -> tensor_pb2.Tensor:
         array = array.bits
     else:
         array = np.asarray(array)
-        if array.dtype.name not in _DTYPE_OF_NUMPY:
+        wire = _wire_of(array.dtype)
+        if wire is None:
             raise TypeError(
                 f"an array of dtype {array.dtype} cannot travel: "
                 f"one of {', '.join(_DTYPE_OF_NUMPY)}"
             )
-        dtype = _DTYPE_OF_NUMPY[array.dtype.name]
+        dtype = wire
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return tensor_pb2.Tensor(dtype=tensor_pb2.DType.Name(dtype), shape=array.shape, inline=array.tobytes(order="C"))
