@@ -1,5 +1,6 @@
 """Values and derivatives of JAX where a formula has a kink, leaves a format, or meets a NaN; what is refused there."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -758,6 +759,18 @@ def test_a_primitive_whose_rule_is_not_lowered_is_warned_of(client, rule):
         world = world_of(halved.bind, max_iter={"_halved_until_small": 40})
     answer = client.gradient(world, steps=1, initial={"x": np.array([0.5, 3.0])}, objective="x", policy="f64")
     np.testing.assert_array_equal(answer.initial["x"], [1.0, 0.25])
+
+
+def test_nothing_is_kept_of_a_rule_that_is_not_lowered(client):
+    def rule(tangent, found, x):
+        x = eqx.error_if(x, x > 1, "only in the rule")
+        return tangent * jax.scipy.special.i0e(x)
+
+    with pytest.warns(UserWarning, match="'halved_until_small' has the derivative of its operations"):
+        world = world_of(primitive_with(rule).bind, max_iter={"_halved_until_small": 40})
+    answer = client.rollout(world, steps=1, initial={"x": np.array([0.5, 3.25])}, policy="f64")
+    assert not answer.halted
+    np.testing.assert_array_equal(answer.state["x"], [0.5, 0.8125])
 
 
 def test_erf_inv_is_nan_outside_its_domain(client):

@@ -8,7 +8,7 @@ psi the digamma function, and below = 1 where x <= a, else -1,
 The integral runs away from a, so that its exponential falls from 1. The substitution v = width exp(t - exp(-t)), of
 x (exp(v) - 1) where x is above a, makes the rule of trapezoids converge exponentially (Takahasi and Mori, 1974).
 
-Accuracy: 1e-12 for a from 1e-3 to 1e2, 2e-11 up to 1e5, relative to JAX's series in f64. No comparison is made, which
+Accuracy: 1e-12 for a from 2e-3 to 1e2, 2e-11 from 1e-3 to 1e5, relative to JAX's series in f64. No comparison is made, which
 would be a site, and nothing leaves the format for shapes from 1e-3 to 1e4.
 """
 

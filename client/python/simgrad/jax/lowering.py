@@ -184,6 +184,21 @@ class Lowering:
         finally:
             self.of_tangents = before
 
+    def tried(self, lower: Callable[[], list[Value]]) -> list[Value] | None:
+        """The results of `lower`; None where it has problems: of those and of all else that it told nothing is kept."""
+        lists: Sequence[dict[str, Any]] = (self.graph.notes, self.options.warned, self.wide)
+        before = [dict(entries) for entries in lists]
+        halts = len(self.graph.halts)
+        with self.problems.apart() as found:
+            made = lower()
+        if not found:
+            return made
+        del self.graph.halts[halts:]
+        for entries, kept in zip(lists, before):
+            entries.clear()
+            entries.update(kept)
+        return None
+
     def equation(self, equation: Any, operands: Operands) -> list[Value]:
         name = equation.primitive.name
         try:

@@ -240,12 +240,12 @@ def _by_its_rule(low: Lowering, equation: Any, operands: Operands, reals: list[i
         rule_of = jax.make_jaxpr(moved)(*types, *(types[k] for k in reals))
     except Exception:  # whatever the rule raises
         return None
-    graph, problems = low.graph, low.problems
+    graph = low.graph
     tangents = [graph.motion(operands[k]) for k in reals]
     frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
-    with problems.apart() as found, low.inside_of_rule():
-        made = low.jaxpr(rule_of, [*frozen, *tangents])
-    if found:
+    with low.inside_of_rule():
+        made = low.tried(lambda: low.jaxpr(rule_of, [*frozen, *tangents]))
+    if made is None:
         return None
     count = len(equation.outvars)
     moving = iter(made[count:])
