@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <set>
@@ -17,6 +15,7 @@
 #include "sim/program/builder.h"
 #include "tests/sanitized.h"
 #include "tests/sim/equality/observed.h"
+#include "tests/sim/weights_of_layers.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::tests {
@@ -64,20 +63,6 @@ sim::Program Layers() {
   return *b.Finish();
 }
 
-std::vector<double> Sines(int64_t count, double step) {
-  std::vector<double> numbers;
-  for (int64_t k = 0; k < count; ++k) numbers.push_back(0.8 * std::sin(step * double(k + 1)));
-  return numbers;
-}
-
-precision::PolicySpec SpecOf(Format gradient, Format accumulator, double loss_scale = 1.0) {
-  precision::PolicySpec spec;
-  spec.preset = gradient == Format::kF64 ? "f64" : "f32";
-  spec.roles = {{"gradient", {.format = gradient, .accumulator = accumulator}}};
-  spec.loss_scale = loss_scale;
-  return spec;
-}
-
 // `sizes`: of the states, one after the other.
 sim::Work WorkOver(const std::vector<uint64_t>& ids, const precision::PolicySpec& spec,
                    const std::vector<double>& sizes = {1.0}) {
@@ -98,36 +83,6 @@ sim::Work WorkOver(const std::vector<uint64_t>& ids, const precision::PolicySpec
   Bind(work, InputKind::kParam, "late", Shared(Sines(4, 0.4), {4, 1}));
   Bind(work, InputKind::kParam, "rows", Shared(Sines(12, 0.6), {4, 3}));
   return work;
-}
-
-std::vector<uint64_t> Ids(uint64_t first, uint64_t count, uint64_t stride = 1) {
-  std::vector<uint64_t> ids;
-  for (uint64_t k = 0; k < count; ++k) ids.push_back(first + k * stride);
-  return ids;
-}
-
-std::vector<uint64_t> Unordered(std::vector<uint64_t> ids) {
-  std::vector<uint64_t> mixed;
-  for (size_t k = 0; k < ids.size(); ++k) mixed.push_back(ids[k * 29 % ids.size()]);
-  return mixed;
-}
-
-bool SameBits(double a, double b) {
-  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
-}
-
-std::string GradientDifference(const sim::InputGradient& a, const sim::InputGradient& b) {
-  if (a.magnitudes.zero != b.magnitudes.zero) return "instances without a gradient";
-  if (!SameBits(a.magnitudes.smallest, b.magnitudes.smallest)) return "the smallest magnitude";
-  if (!SameBits(a.magnitudes.largest, b.magnitudes.largest)) return "the largest magnitude";
-  if (a.tree.size() != b.tree.size()) return "the number of nodes";
-  for (size_t n = 0; n < a.tree.size(); ++n) {
-    if (!(a.tree[n].block == b.tree[n].block)) return "a block";
-    for (size_t e = 0; e < a.tree[n].values.size(); ++e) {
-      if (!SameBits(a.tree[n].values[e], b.tree[n].values[e])) return "a node";
-    }
-  }
-  return "";
 }
 
 struct OneExecutor {
@@ -175,7 +130,7 @@ void ExpectReference(sim::Work work, const std::vector<int64_t>& chunks, const s
 
 TEST(OuterProducts, AreThoseThatAreAllThatAStepGives) {
   for (const Format format : {Format::kF32, Format::kF64, Format::kBf16}) {
-    const sim::Work work = WorkOver(Ids(0, 2), SpecOf(format, Format::kF64));
+    const sim::Work work = WorkOver(Ids(0, 2), GradientsIn(format, Format::kF64));
     const auto products = sim::plan::OuterProductsOf(*work.batch.program);
     std::set<std::string> names;
     for (const sim::plan::OuterProduct& product : products.of_steps) {
@@ -204,7 +159,7 @@ TEST(OuterProducts, HaveTheBitsOfTheReferenceInEveryFormat) {
                                                      {Format::kBf16, Format::kF32}}) {
     const std::string story = std::string(precision::FormatName(formats.gradient)) + " in " +
                               std::string(precision::FormatName(formats.accumulator));
-    const auto spec = SpecOf(formats.gradient, formats.accumulator, formats.loss_scale);
+    const auto spec = GradientsIn(formats.gradient, formats.accumulator, formats.loss_scale);
     ExpectReference(WorkOver(Ids(0, 70), spec), {2}, story);
     sim::Work weighted = WorkOver(Ids(0, 40), spec);
     for (int k = 0; k < 40; ++k) weighted.weights.push_back(k % 5 == 3 ? 1.0 : 0.1 * (k % 11));
@@ -213,7 +168,7 @@ TEST(OuterProducts, HaveTheBitsOfTheReferenceInEveryFormat) {
 }
 
 TEST(OuterProducts, HaveTheBitsOfTheReferenceForEveryChoiceOfIds) {
-  const precision::PolicySpec spec = SpecOf(Format::kF32, Format::kF32);
+  const precision::PolicySpec spec = GradientsIn(Format::kF32, Format::kF32);
   ExpectReference(WorkOver(Ids(0, 256), spec), {1, kSteps}, "a block", true);
   ExpectReference(WorkOver(Ids(246, 75), spec), {3}, "not aligned");
   ExpectReference(WorkOver(Unordered(Ids(250, 40)), spec), {3}, "unordered");
@@ -230,7 +185,7 @@ TEST(OuterProducts, HaveTheBitsOfTheReferenceAtTheEdgesOfTheFormat) {
     const std::string story = std::to_string(size.back()) + " of " + std::to_string(size.size());
     for (const auto reduction :
          {sim::InstanceReduction::kAll, sim::InstanceReduction::kFiniteOnly}) {
-      sim::Work work = WorkOver(Ids(0, 48), SpecOf(Format::kF32, Format::kF32, 64.0), size);
+      sim::Work work = WorkOver(Ids(0, 48), GradientsIn(Format::kF32, Format::kF32, 64.0), size);
       work.gradient->reduction = reduction;
       ExpectReference(work, {2}, story, true);
     }
@@ -246,7 +201,7 @@ TEST(OuterProducts, TellOfOverflowsInCells) {
   b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
     return b.Reduce(OpCode::kSum, states[0] * states[0]);
   });
-  const auto spec = SpecOf(Format::kF32, Format::kF32, 65536.0);
+  const auto spec = GradientsIn(Format::kF32, Format::kF32, 65536.0);
   auto lowered = LowerForGradient(*b.Finish(), PolicyOf(spec), "end");
   ASSERT_TRUE(lowered.ok()) << lowered.status();
   sim::Work work = WorkOf(*std::move(lowered), 33, 1);
@@ -265,7 +220,7 @@ TEST(OuterProducts, TellOfOverflowsInCells) {
 }
 
 TEST(OuterProducts, GiveNothingOfStepsThatAnInstanceDoesNotRun) {
-  precision::PolicySpec spec = SpecOf(Format::kF32, Format::kF32);
+  precision::PolicySpec spec = GradientsIn(Format::kF32, Format::kF32);
   spec.nonfinite = precision::NonFinite::kStop;
   constexpr int64_t kInstances = 40;
   sim::Work work = WorkOver(Ids(0, kInstances), spec);

@@ -109,7 +109,7 @@ TEST(CudaRunTest, AReadThatFailsIsAStatusWhicheverItIs) {
     int64_t failed = 0;
     for (int64_t k = 0; k < counts->reads; ++k) {
       const auto own = std::make_shared<HostShimCounts>();
-      const auto result = RunOn(MakeHostShimDevice({.counts = own, .failing_read = k}), work);
+      const auto result = RunOn(MakeHostShimDevice({.failing_read = k, .counts = own}), work);
       // The clock chooses chunks, so a run may have fewer reads than another.
       if (own->reads <= k) continue;
       EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable) << k << " of " << gradient;

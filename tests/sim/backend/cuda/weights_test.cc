@@ -1,7 +1,5 @@
 // Gradients of params declared `weights`, summed on the device, have the bits of the reference: sums,
 // trees and magnitudes, for every order of ids, every cut into launches, and both mappings.
-#include <bit>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/equality/observed.h"
+#include "tests/sim/weights_of_layers.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::tests {
@@ -66,21 +65,7 @@ sim::Program Trained() {
   return *b.Finish();
 }
 
-std::vector<double> Sines(int64_t count, double step) {
-  std::vector<double> numbers;
-  for (int64_t k = 0; k < count; ++k) numbers.push_back(0.8 * std::sin(step * double(k + 1)));
-  return numbers;
-}
-
 enum class Bad { kNone, kForward, kAdjoint };
-
-precision::PolicySpec SpecOf(Format gradient, Format accumulator, double loss_scale = 1.0) {
-  precision::PolicySpec spec;
-  spec.preset = gradient == Format::kF64 ? "f64" : "f32";
-  spec.roles = {{"gradient", {.format = gradient, .accumulator = accumulator}}};
-  spec.loss_scale = loss_scale;
-  return spec;
-}
 
 sim::Work WorkOver(const std::vector<uint64_t>& ids, const precision::PolicySpec& spec,
                    Bad bad = Bad::kNone) {
@@ -107,38 +92,6 @@ sim::Work WorkOver(const std::vector<uint64_t>& ids, const precision::PolicySpec
   Bind(work, InputKind::kParam, "g", Shared({1.5}, {}));
   Bind(work, InputKind::kParam, "p", Shared({0.3}, {}));
   return work;
-}
-
-std::vector<uint64_t> Ids(uint64_t first, uint64_t count, uint64_t stride = 1) {
-  std::vector<uint64_t> ids;
-  for (uint64_t k = 0; k < count; ++k) ids.push_back(first + k * stride);
-  return ids;
-}
-
-// Rows in an order that no id has.
-std::vector<uint64_t> Unordered(std::vector<uint64_t> ids) {
-  std::vector<uint64_t> mixed;
-  for (size_t k = 0; k < ids.size(); ++k) mixed.push_back(ids[k * 29 % ids.size()]);
-  return mixed;
-}
-
-bool SameBits(double a, double b) {
-  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
-}
-
-std::string GradientDifference(const sim::InputGradient& a, const sim::InputGradient& b) {
-  if (a.magnitudes.zero != b.magnitudes.zero) return "instances without a gradient";
-  if (!SameBits(a.magnitudes.smallest, b.magnitudes.smallest)) return "the smallest magnitude";
-  if (!SameBits(a.magnitudes.largest, b.magnitudes.largest)) return "the largest magnitude";
-  if (a.tree.size() != b.tree.size()) return "the number of nodes";
-  for (size_t n = 0; n < a.tree.size(); ++n) {
-    if (!(a.tree[n].block == b.tree[n].block)) return "a block";
-    if (a.tree[n].values.size() != b.tree[n].values.size()) return "the width of a node";
-    for (size_t e = 0; e < a.tree[n].values.size(); ++e) {
-      if (!SameBits(a.tree[n].values[e], b.tree[n].values[e])) return "a node";
-    }
-  }
-  return "";
 }
 
 std::string Difference(const sim::equality::Observed& expected, const sim::Work& work,
@@ -199,7 +152,7 @@ TEST(WeightsTest, EveryFormatAndAccumulatorHasTheBitsOfTheReference) {
                                                      {Format::kF32, Format::kBf16},
                                                      {Format::kF64, Format::kF32}}) {
     sim::Work work =
-        WorkOver(ids, SpecOf(formats.gradient, formats.accumulator, formats.loss_scale));
+        WorkOver(ids, GradientsIn(formats.gradient, formats.accumulator, formats.loss_scale));
     work.weights = InstanceWeights(ids.size());
     ExpectReference(work, {2},
                     std::string(precision::FormatName(formats.gradient)) + " in " +
@@ -208,7 +161,7 @@ TEST(WeightsTest, EveryFormatAndAccumulatorHasTheBitsOfTheReference) {
 }
 
 TEST(WeightsTest, EveryChoiceOfIdsHasTheBitsOfTheReference) {
-  const precision::PolicySpec spec = SpecOf(Format::kF32, Format::kF32);
+  const precision::PolicySpec spec = GradientsIn(Format::kF32, Format::kF32);
   const auto expect = [&](const std::vector<uint64_t>& ids, const std::string& story) {
     ExpectReference(WorkOver(ids, spec), {1, 3, kSteps}, story);
   };
@@ -223,7 +176,7 @@ TEST(WeightsTest, EveryChoiceOfIdsHasTheBitsOfTheReference) {
 TEST(WeightsTest, RowsThatAreLeftOutGiveNothing) {
   const std::vector<uint64_t> ids = Unordered(Ids(240, 31, 3));
   for (const Bad bad : {Bad::kForward, Bad::kAdjoint}) {
-    sim::Work work = WorkOver(ids, SpecOf(Format::kF32, Format::kF32), bad);
+    sim::Work work = WorkOver(ids, GradientsIn(Format::kF32, Format::kF32), bad);
     work.weights = InstanceWeights(ids.size());
     ExpectReference(work, {2, kSteps}, bad == Bad::kForward ? "forward" : "adjoint", BothMappings(),
                     1);
@@ -231,7 +184,7 @@ TEST(WeightsTest, RowsThatAreLeftOutGiveNothing) {
 }
 
 TEST(WeightsTest, InstancesThatStopGiveNothingFromThenOn) {
-  precision::PolicySpec spec = SpecOf(Format::kF32, Format::kF32);
+  precision::PolicySpec spec = GradientsIn(Format::kF32, Format::kF32);
   spec.nonfinite = precision::NonFinite::kStop;
   constexpr int64_t kInstances = 21;
   sim::Work work = WorkOver(Ids(250, kInstances), spec);
@@ -242,8 +195,8 @@ TEST(WeightsTest, InstancesThatStopGiveNothingFromThenOn) {
 }
 
 TEST(WeightsTest, NoInstanceAndNoStepHaveTheBitsOfTheReference) {
-  ExpectReference(WorkOver({}, SpecOf(Format::kF32, Format::kF32)), {1}, "no instance");
-  sim::Work work = WorkOver(Ids(3, 5), SpecOf(Format::kF32, Format::kF32));
+  ExpectReference(WorkOver({}, GradientsIn(Format::kF32, Format::kF32)), {1}, "no instance");
+  sim::Work work = WorkOver(Ids(3, 5), GradientsIn(Format::kF32, Format::kF32));
   work.batch.steps = 0;
   ExpectReference(work, {1}, "no step");
 }
@@ -252,7 +205,7 @@ TEST(WeightsTest, NoInstanceAndNoStepHaveTheBitsOfTheReference) {
 TEST(WeightsTest, WindowsMayLieInPinnedMemory) {
   std::vector<sim::CudaExecutorOptions> options = BothMappings();
   for (sim::CudaExecutorOptions& one : options) one.record_bytes = 0;
-  ExpectReference(WorkOver(Ids(250, 23), SpecOf(Format::kF32, Format::kF32)), {3}, "pinned",
+  ExpectReference(WorkOver(Ids(250, 23), GradientsIn(Format::kF32, Format::kF32)), {3}, "pinned",
                   options);
 }
 
@@ -262,7 +215,7 @@ TEST(WeightsTest, FaultsInTheSumsAreNoticed) {
   std::vector<sim::Work> works;
   std::vector<sim::equality::Observed> expected;
   for (const Format format : {Format::kBf16, Format::kF32}) {
-    sim::Work& work = works.emplace_back(WorkOver(ids, SpecOf(format, Format::kF32, 1024.0)));
+    sim::Work& work = works.emplace_back(WorkOver(ids, GradientsIn(format, Format::kF32, 1024.0)));
     work.weights = InstanceWeights(ids.size());
     work.chunk_steps = 3;
     auto observed = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
@@ -316,7 +269,7 @@ struct Ranges : sim::Observer {
 
 TEST(WeightsTest, RangesGetShorterWhereWindowsFillTheBudget) {
   constexpr int64_t kInstances = 1000;
-  sim::Work work = WorkOver(Ids(250, kInstances), SpecOf(Format::kF32, Format::kF32));
+  sim::Work work = WorkOver(Ids(250, kInstances), GradientsIn(Format::kF32, Format::kF32));
   const auto executor = std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(
       MakeHostShimDevice(), {.mapping = Mapping::kThreadPerInstance, .block = 32, .grid = 2}));
   const auto run = executor->Create(work.batch, work.options);
