@@ -83,11 +83,4 @@ struct Lane<Format::kF64> {
   SIMGRAD_HD static Carrier Fma(Carrier a, Carrier b, Carrier c) { return ::fma(a, b, c); }
 };
 
-SIMGRAD_HD inline float FmaBf16(float a, float b, float c) {
-  return Lane<Format::kBf16>::Fma(a, b, c);
-}
-SIMGRAD_HD inline float FmaF16(float a, float b, float c) {
-  return Lane<Format::kF16>::Fma(a, b, c);
-}
-
 }  // namespace simgrad::precision

@@ -93,13 +93,4 @@ SIMGRAD_HD inline double RoundDouble(double x, Overflow overflow = Overflow::kIe
   return RoundInCarrier<F>(x, overflow);
 }
 
-SIMGRAD_HD inline float RoundToBf16(float x) { return RoundFloat<Format::kBf16>(x); }
-SIMGRAD_HD inline float RoundToF16(float x) { return RoundFloat<Format::kF16>(x); }
-SIMGRAD_HD inline float RoundToE4m3(float x, Overflow overflow) {
-  return RoundFloat<Format::kE4m3>(x, overflow);
-}
-SIMGRAD_HD inline float RoundToE5m2(float x, Overflow overflow) {
-  return RoundFloat<Format::kE5m2>(x, overflow);
-}
-
 }  // namespace simgrad::precision

@@ -32,19 +32,6 @@ SIMGRAD_HD inline double Ulp(Format format, double magnitude) {
   return scaled > smallest ? scaled : smallest;
 }
 
-// The same for values in a float carrier; F is f32 or narrower.
-template <Format F>
-SIMGRAD_HD inline float LaneUlp(float magnitude) {
-  constexpr FormatTraits kTraits = Traits(F);
-  constexpr uint32_t kTop = BitsOf(static_cast<float>(kTraits.max_finite)) & kFloatInfinityBits;
-  constexpr float kSmallest = static_cast<float>(DoublePowerOfTwo(kTraits.emin));
-  const uint32_t field = BitsOf(magnitude) & kFloatInfinityBits;
-  const float power = FloatOf(field == kFloatInfinityBits ? kTop : field);
-  const float scaled = power * FloatPowerOfTwo(1 - kTraits.precision);
-  const float ulp = scaled > kSmallest ? scaled : kSmallest;
-  return magnitude != magnitude ? FloatOf(kFloatNanBits) : ulp;
-}
-
 struct Margin {
   double absolute;
   double ulps;
@@ -64,18 +51,6 @@ SIMGRAD_HD inline Margin MarginOf(Format comparison, double a, double b,
   const double absolute = Canonical(a - b);
   const double magnitude = Max(Max(Abs(a), Abs(b)), Abs(extra_magnitude));
   return {absolute, Canonical(absolute / Ulp(comparison, magnitude))};
-}
-
-// The same for vector kernels, with the format fixed; the operands are in the carrier of F.
-template <Format F, class Carrier>
-SIMGRAD_HD inline Margin LaneMarginOf(Carrier a, Carrier b, Carrier extra_magnitude) {
-  const double absolute = Canonical(static_cast<double>(a) - static_cast<double>(b));
-  const Carrier magnitude = Max(Max(Abs(a), Abs(b)), Abs(extra_magnitude));
-  if constexpr (F == Format::kF64) {
-    return {absolute, Canonical(absolute / Ulp(F, magnitude))};
-  } else {
-    return {absolute, Canonical(absolute / static_cast<double>(LaneUlp<F>(magnitude)))};
-  }
 }
 
 }  // namespace simgrad::precision

@@ -102,6 +102,9 @@ struct MemoryNeed {
   // The tape of one Adjoint: where no loop iterates, and where all of them reach their caps.
   int64_t tape_once = 0;
   int64_t tape_at_caps = 0;
+  // So many steps, as far as is known before loops have run, are reversed at once: a longer range runs forward
+  // once more for the states in its midst. 0: any number.
+  int64_t steps_at_once = 0;
 };
 
 // The counts of a forward run, which its reversal needs beside the saved states. Executors read

@@ -484,18 +484,11 @@ RANGES(kE5m2, e5m2)
 SCALAR double distance_integer(int64_t a, int64_t b) {
   return device::IntegerDistance(a, b).absolute;
 }
-SCALAR bool is_negative_integer(int64_t a, int64_t b) {
-  return device::IntegerDistance(a, b).negative;
-}
 SCALAR int32_t margin_bucket(double ulps) { return device::MarginBucket(ulps); }
 SCALAR int32_t exponent_bucket_f64(double magnitude) { return device::ExponentBucket(magnitude); }
 SCALAR int32_t exponent_bucket_f32(float magnitude) { return device::ExponentBucket(magnitude); }
 SCALAR int32_t iteration_bucket(int32_t n) {
   return device::IterationBucket(static_cast<uint32_t>(n));
-}
-SCALAR uint64_t ordered_key(double x) {
-  const uint64_t bits = precision::BitsOf(x);
-  return (bits >> 63) != 0 ? ~bits : bits | (uint64_t{1} << 63);
 }
 // precision::DecisionHash in three parts: of what all lanes share, of what loops differ in, and of
 // the outcome.

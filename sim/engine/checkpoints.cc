@@ -26,7 +26,7 @@ Checkpoints::Checkpoints(Run& run, int64_t interval, const ReversalBudget& budge
                          ReserveCallback reserve)
     : run_(run),
       chosen_(interval <= 0),
-      interval_(interval > 0 ? std::min(interval, kLongestInterval) : kFirstCheckpointInterval),
+      interval_(interval > 0 ? std::min(interval, kLongestInterval) : budget.interval),
       budget_(budget),
       reserve_(std::move(reserve)),
       saved_bytes_(run.SavedBytes()) {}

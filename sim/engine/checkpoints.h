@@ -1,7 +1,7 @@
 // Checkpoints of a run within a byte budget, and the range of steps that one reversal can hold.
 //
 // Forward, a checkpoint is saved at every multiple of an interval. If the caller gives no interval,
-// it starts at 32 steps. Whenever the checkpoints outgrow their share of the budget, the interval
+// it starts at that of the budget. Whenever the checkpoints outgrow their share of the budget, the interval
 // doubles and every other checkpoint is dropped; so nothing needs to be known about the run
 // beforehand. Once the forward run has shown how large the tapes are, the budget may grow up to
 // its limit, if the caller grants it. In reverse, the last checkpoint before the goal is restored,

@@ -1,8 +1,9 @@
 // Says how much memory the checkpoints and tapes of a gradient get.
 //
-// Maths: there is a checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of
-//   them. The steps between two checkpoints then run again once for their tape, and where a tape
-//   holds few steps, as often as checkpoints.h says. No bit depends on it (docs/numerics.md section 6).
+// Maths: there is a checkpoint every 32 steps, or as many as are reversed at once, while these are few
+//   or small, else about 2 sqrt(steps) of them. The steps between two checkpoints then run again once for
+//   their tape, and where a tape holds few steps, as often as checkpoints.h says. No bit depends on it
+//   (docs/numerics.md section 6).
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,8 @@
 
 namespace simgrad::sim {
 
-// The interval that is tried first where none is given.
-inline constexpr int64_t kFirstCheckpointInterval = 32;
-
 struct ReversalBudget {
+  int64_t interval = 32;    // of checkpoints, tried first where the work gives none
   int64_t checkpoints = 0;  // of `held`, at most
   int64_t held = 0;         // what admission counts
   int64_t most = 0;         // what may be asked for, once the counts of the forward run are known

@@ -13,6 +13,7 @@ namespace simgrad::sim::plan {
 using enum OpCode;
 
 void RegionMaker::Operation(const Op& op) {
+  LookAtReads(op);
   if (IsTest(op)) return Test(op);
   if (op.code == kWhile) return While(op);
   if (op.code == kFor) return For(op);
@@ -26,9 +27,7 @@ void RegionMaker::Operation(const Op& op) {
     ByFamily(op);
   }
   const size_t result = Index_(op.results[0]);
-  if (!looks_[result]) return;
-  const bool meant = !numerical_.infinite.empty() && numerical_.infinite[result];
-  Look(ViewOf(op.results[0]), op.attributes.where, meant ? Seen::kNan : Seen::kNonFinite);
+  if (looks_.look[result]) Look(ViewOf(op.results[0]), op.attributes.where, SeenOf(op.results[0]));
 }
 
 void RegionMaker::ByFamily(const Op& op) {

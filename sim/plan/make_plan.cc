@@ -409,7 +409,7 @@ class PlanMaker {
   const Records records_;
   WorkMeter& meter_;
   const std::vector<int32_t> states_;
-  const std::vector<bool> looks_;
+  const Detection looks_;
   const TapePlan tape_;
   OuterProducts products_;        // none: every weight has cells
   std::vector<int32_t> travels_;  // field of the cotangent by state, then export; -1: none

@@ -1,5 +1,6 @@
 #include "sim/plan/outer_products.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "precision/policy.h"
@@ -74,7 +75,12 @@ Found FoundIn(const NumericalProgram& numerical, const Region& region) {
 
 OuterProducts OuterProductsOf(const NumericalProgram& numerical) {
   OuterProducts products;
-  if (!numerical.adjoint) return products;
+  const auto sums = [&](const Input& input) {
+    const auto index = static_cast<size_t>(&input - numerical.program.inputs.data());
+    return input.weights && numerical.adjoint_spec->wanted[index];
+  };
+  const std::vector<Input>& inputs = numerical.program.inputs;
+  if (!numerical.adjoint || std::none_of(inputs.begin(), inputs.end(), sums)) return products;
   const Adjoint& adjoint = *numerical.adjoint;
   const Found inner = FoundIn(numerical, adjoint.inner);
   std::optional<Found> last;
@@ -82,9 +88,7 @@ OuterProducts OuterProductsOf(const NumericalProgram& numerical) {
   const Reads terminal(adjoint.terminal);
   const Reads initial(adjoint.initial);
   for (const auto& [input, ops] : inner) {
-    const Input& declared = numerical.program.inputs[static_cast<size_t>(input)];
-    const bool wanted = numerical.adjoint_spec->wanted[static_cast<size_t>(input)];
-    if (!declared.weights || !wanted) continue;
+    if (!sums(inputs[static_cast<size_t>(input)])) continue;
     if (last && !last->contains(input)) continue;
     if (terminal.GivenTo(input) > 0 || initial.GivenTo(input) > 0) continue;
     const Shape& shape = numerical.program[ops.second->results[0]].type.shape;

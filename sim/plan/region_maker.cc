@@ -7,6 +7,7 @@
 #include "precision/rounding.h"
 #include "sim/program/axes.h"
 #include "sim/program/decision_margin.h"
+#include "sim/program/primal_reads.h"
 #include "sim/text.h"
 
 namespace simgrad::sim::plan {
@@ -30,7 +31,7 @@ bool AdjointDraws(const NumericalProgram& numerical) {
 
 }  // namespace
 
-RegionMaker::RegionMaker(const NumericalProgram& numerical, const std::vector<bool>& looks,
+RegionMaker::RegionMaker(const NumericalProgram& numerical, const Detection& looks,
                          WorkMeter& meter, Plan& plan, Function& function, Records records)
     : numerical_(numerical),
       program_(numerical.program),
@@ -324,15 +325,16 @@ View RegionMaker::MaskFor(const Shape& shape, ValueId mask) {
     view.strides = StridesOf(shape);
     return view;
   }
-  View same{.carrier = Carrier::kBool, .shape = shape};
-  if (view.all != kNoRegister) {
-    same.all = view.all;
-  } else {
-    View line = ContiguousOf(view);
-    line.shape = {count};
-    line.strides = {1};
-    same.all = Fold(line, "or_bool", 0);
-  }
+  return AnyOf(shape, view);
+}
+
+View RegionMaker::AnyOf(const Shape& shape, const View& mask) {
+  View same{.carrier = Carrier::kBool, .shape = shape, .all = mask.all};
+  if (mask.all != kNoRegister) return same;
+  View line = ContiguousOf(mask);
+  line.shape = {ElementCount(mask.shape)};
+  line.strides = {1};
+  same.all = Fold(line, "or_bool", 0);
   return same;
 }
 
@@ -364,8 +366,32 @@ void RegionMaker::Define(const Op& op, const std::vector<View>& operands, const 
 
 void RegionMaker::Look(const View& view, ValueId where, Seen seen) {
   if (!records_.looks) return;
+  LookUnder(view, where == ValueId::kNone ? View() : MaskFor(view.shape, where), seen);
+}
+
+RegionMaker::Seen RegionMaker::SeenOf(ValueId id) const {
+  const bool meant = !numerical_.infinite.empty() && numerical_.infinite[Index_(id)];
+  return meant ? Seen::kNan : Seen::kNonFinite;
+}
+
+void RegionMaker::LookAtReads(const Op& op) {
+  const auto found = looks_.reads.find(&op);
+  if (!records_.looks || found == looks_.reads.end()) return;
+  const ValueId where = op.attributes.where;
+  for (ValueId id : found->second) {
+    const View read = ViewOf(id);
+    const bool by_element = where == ValueId::kNone || ReadsByElement(op);
+    if (by_element) {
+      Look(read, where, SeenOf(id));
+    } else {
+      LookUnder(read, AnyOf(read.shape, ViewOf(where)), SeenOf(id));
+    }
+  }
+}
+
+void RegionMaker::LookUnder(const View& view, const View& mask, Seen seen) {
   std::vector<View> views = {view};
-  if (where != ValueId::kNone) views.push_back(MaskFor(view.shape, where));
+  if (mask.set()) views.push_back(mask);
   const bool is_one = views.size() == 1 && view.all != kNoRegister && ElementCount(view.shape) > 0;
   EachElement(is_one ? Shape{} : view.shape, views, [&](const Read& read, const Place&) {
     std::vector<Register> operands;

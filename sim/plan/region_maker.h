@@ -20,6 +20,7 @@
 #include "sim/program/additions.h"
 #include "sim/program/compared_scale.h"
 #include "sim/program/decision_margin.h"
+#include "sim/program/detect.h"
 #include "sim/program/numerical_program.h"
 #include "sim/work_meter.h"
 
@@ -59,7 +60,7 @@ struct Slot {
 class RegionMaker {
  public:
   // `meter` is told of every operation.
-  RegionMaker(const NumericalProgram& numerical, const std::vector<bool>& looks, WorkMeter& meter,
+  RegionMaker(const NumericalProgram& numerical, const Detection& looks, WorkMeter& meter,
               Plan& plan, Function& function, Records records);
 
   // The operations of a region whose arguments have views.
@@ -146,6 +147,12 @@ class RegionMaker {
   // A mask for every element of `shape`: its own, or one for all where the counts differ, which
   // holds where any of the mask does.
   View MaskFor(const Shape& shape, ValueId mask);
+  // For `shape`: whether the mask holds anywhere.
+  View AnyOf(const Shape& shape, const View& mask);
+  void LookUnder(const View& view, const View& mask, Seen seen);
+  Seen SeenOf(ValueId id) const;
+  // Looks at what only `op` and others like it make a result of the adjoint (Detection::reads).
+  void LookAtReads(const Op& op);
   View ContiguousOf(const View& view);
 
   // ---- operations (make_operations.cc, make_shapes.cc) ----
@@ -307,7 +314,7 @@ class RegionMaker {
 
   const NumericalProgram& numerical_;
   const Program& program_;
-  const std::vector<bool>& looks_;
+  const Detection& looks_;
   WorkMeter& meter_;
   Plan& plan_;
   Function& function_;

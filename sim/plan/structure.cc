@@ -164,7 +164,8 @@ int64_t LargestPiece(const Function& function) {
 
 int64_t HeldBytes(const Plan& plan) {
   int64_t bytes = static_cast<int64_t>(sizeof(Plan) + 8 * plan.numbers.capacity() +
-                                       8 * plan.integers.capacity());
+                                       8 * plan.integers.capacity() +
+                                       sizeof(OuterProduct) * plan.outer_products.capacity());
   for (const Function* function :
        {&plan.start, &plan.step, &plan.finish, &plan.replay, &plan.reverse_terminal,
         &plan.reverse_last, &plan.reverse, &plan.reverse_initial}) {

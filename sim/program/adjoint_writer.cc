@@ -103,6 +103,11 @@ Role AdjointWriter::FanInRole(ValueId primal) const {
 
 void AdjointWriter::SetRole(const Op& op) {
   for (ValueId id : op.results) role_of_[Index(id)] = op.role;
+  for (const Region& region : op.regions) {
+    for (ValueId id : region.args) {
+      if (id != ValueId::kNone) role_of_[Index(id)] = op.role;
+    }
+  }
 }
 
 void AdjointWriter::Contribute(ValueId primal, const Slot& slot) {

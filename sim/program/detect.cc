@@ -7,6 +7,7 @@
 #include "precision/rounding.h"
 #include "sim/op/op_info.h"
 #include "sim/program/loop.h"
+#include "sim/program/primal_reads.h"
 
 namespace simgrad::sim {
 namespace {
@@ -22,9 +23,10 @@ class Detector {
         policy_(numerical.policy),
         infinite_(numerical.infinite),
         budget_(budget),
+        primal_reads_(PrimalReadsOf(numerical)),
         values_(program_.values.size()) {}
 
-  std::vector<bool> Looks(const Region& region, std::span<const ValueId> looked_at) {
+  Detection Looks(const Region& region, std::span<const ValueId> looked_at) {
     Read(region);
     for (ValueId id : looked_at) {
       if (id != ValueId::kNone) ++At(id).covers;
@@ -45,20 +47,21 @@ class Detector {
       bare_.pop_back();
       Bare(values_[value]);
     }
-    std::vector<bool> look(values_.size(), false);
+    Detection found = {std::vector<bool>(values_.size(), false), std::move(looked_at_before_)};
     for (size_t i = 0; i < values_.size(); ++i) {
-      look[i] = values_[i].maker != nullptr && values_[i].born && values_[i].covers == 0;
+      found.look[i] = values_[i].maker != nullptr && values_[i].born && values_[i].covers == 0;
     }
-    return look;
+    return found;
   }
 
  private:
   struct Known {
-    int32_t home = -1;          // the region that defines it; -1: none of these
-    int32_t covers = 0;         // what carries it to where it is looked at
-    int32_t slot = -1;          // the loop slot that hangs on it
-    const Op* maker = nullptr;  // real results of operations without regions
-    bool born = false;          // the maker can give a non-finite result
+    int32_t home = -1;                 // the region that defines it; -1: none of these
+    int32_t covers = 0;                // what carries it to where it is looked at
+    int32_t slot = -1;                 // the loop slot that hangs on it
+    const Op* maker = nullptr;         // real results of operations without regions
+    bool born = false;                 // the maker can give a non-finite result
+    const Op* primal_maker = nullptr;  // of what is looked at where it is read
     ValueId where = ValueId::kNone;
   };
   // A carried value, export or mapped operand of a loop: covered as its values say, and covering.
@@ -90,6 +93,11 @@ class Detector {
 
   bool CanBeBorn(const Op& op) const {
     if (IsSumOfOne(op)) return false;
+    if (op.code == kCast || op.code == kTape) {
+      const ValueId from = op.code == kCast ? op.operands[0] : op.attributes.primal;
+      return precision::Narrows(program_[from].format.value_or(Format::kF64),
+                                *program_[op.results[0]].format);
+    }
     if (op.code != kLiteral) return InfoOf(op.code).can_create();
     // A literal beyond the range of its format; an infinite one where the format has no infinity.
     const Format format = *program_[op.results[0]].format;
@@ -136,15 +144,60 @@ class Detector {
     return home;
   }
 
+  bool IsPrimalRead(ValueId id) const {
+    return id != ValueId::kNone && !primal_reads_.empty() && primal_reads_[Index(id)];
+  }
+
+  // Whether its result is looked at, or carries what it is to where that is.
+  bool IsSeen(const Op& op) const {
+    const bool has_regions = !op.regions.empty() || op.code == kEvent || op.code == kAccumulate;
+    return !has_regions && program_.IsReal(op.results[0]) && program_[op.results[0]].watched;
+  }
+
+  // Notes what must be looked at before `op`; returns whether it shows a number of the primal itself.
+  bool ReadPrimal(const Op& op) {
+    bool shows = false;
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      const ValueId operand = op.operands[k];
+      if (!IsPrimalRead(operand) || !At(operand).born) continue;
+      const bool carried = IsSeen(op) && ReadsByElement(op) && Carries(op, k) &&
+                           IsSeenAs(operand, IsMeant(op.results[0]));
+      shows = shows || carried;
+      if (!carried) looked_at_before_[&op].push_back(operand);
+      LookBehind(operand, op);
+    }
+    return shows;
+  }
+
+  // One that its readers look at.
+  void ReadPrimalRead(const Op& op) {
+    Known& result = At(op.results[0]);
+    const bool reads_one = op.code != kTape && IsPrimalRead(op.operands[0]);
+    result.primal_maker = &op;
+    result.born = CanBeBorn(op) || (reads_one && At(op.operands[0]).born);
+  }
+
+  // Notes the numbers that a cast was made of, and may hide.
+  void LookBehind(ValueId cast, const Op& reader) {
+    const Op* const maker = At(cast).primal_maker;
+    if (maker->code == kTape) return;
+    const ValueId source = maker->operands[0];
+    if (!IsPrimalRead(source) || !At(source).born) return;
+    const bool carried = Carries(*maker, 0) && IsSeenAs(source, IsMeant(cast));
+    if (!carried) looked_at_before_[&reader].push_back(source);
+    LookBehind(source, reader);
+  }
+
   void ReadOp(const Op& op, int32_t home) {
+    if (!op.results.empty() && IsPrimalRead(op.results[0])) return ReadPrimalRead(op);
+    const bool shows = ReadPrimal(op);
     if (op.code == kWhile) return ReadWhile(op, home);
     if (op.code == kFor) return ReadFor(op, home);
     for (const Region& region : op.regions) Read(region);
     // The owner of an accumulator looks at it.
-    if (!op.regions.empty() || op.code == kEvent || op.code == kAccumulate) return;
-    if (!program_.IsReal(op.results[0]) || !program_[op.results[0]].watched) return;
+    if (!IsSeen(op)) return;
     At(op.results[0]).maker = &op;
-    At(op.results[0]).born = CanBeBorn(op);
+    At(op.results[0]).born = shows || CanBeBorn(op);
   }
 
   void ReadWhile(const Op& op, int32_t home) {
@@ -253,6 +306,8 @@ class Detector {
   const precision::Policy& policy_;
   const std::vector<bool>& infinite_;
   PassBudget& budget_;
+  const std::vector<bool> primal_reads_;
+  absl::flat_hash_map<const Op*, std::vector<ValueId>> looked_at_before_;
   std::vector<Known> values_;
   std::vector<Slot> slots_;
   std::vector<size_t> bare_;  // values that have just lost their last cover
@@ -265,15 +320,16 @@ Detection DetectNonFinite(const NumericalProgram& numerical, const Region& regio
                           std::span<const ValueId> looked_at, PassBudget* budget) {
   PassBudget unlimited;
   Detector detector(numerical, budget ? *budget : unlimited);
-  return {detector.Looks(region, looked_at)};
+  return detector.Looks(region, looked_at);
 }
 
-std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where, PassBudget* budget) {
+Detection LooksOf(const NumericalProgram& program, LooksIn where, PassBudget* budget) {
   const Program& p = program.program;
-  std::vector<bool> looks(p.values.size(), false);
+  Detection looks = {std::vector<bool>(p.values.size(), false), {}};
   const auto add = [&](const Region& region, std::span<const ValueId> looked_at) {
-    const Detection found = DetectNonFinite(program, region, looked_at, budget);
-    for (size_t i = 0; i < looks.size(); ++i) looks[i] = looks[i] || found.look[i];
+    Detection found = DetectNonFinite(program, region, looked_at, budget);
+    for (size_t i = 0; i < looks.look.size(); ++i) looks.look[i] = looks.look[i] || found.look[i];
+    looks.reads.merge(found.reads);
   };
   std::vector<ValueId> of_step = p.step.yields;
   of_step.push_back(program.stage_cost);

@@ -12,6 +12,8 @@
 //   under a mask (in the adjoint) is covered only by an operation under the same mask, or none.
 //   A value that may be infinite by intent (infinities.h) is looked at for NaN alone, and covers
 //   only values of its kind.
+//   What an adjoint reads of the primal (primal_reads.h) is looked at by the operations that read it: by
+//   their results where these are checked or covered and always show it, else before them.
 // Errors: throws PassBudget::Ended if the budget is told to stop. Cost: linear in the program.
 // Threads: pure.
 #pragma once
@@ -19,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "precision/policy.h"
 #include "sim/program/numerical_program.h"
 #include "sim/program/pass_budget.h"
@@ -29,16 +32,17 @@ struct Detection {
   // By value: whether its elements are checked after its definition. Never set for the yields that
   // the caller checks.
   std::vector<bool> look;
+  // By operation: what is checked before it, under its mask (ReadsByElement).
+  absl::flat_hash_map<const Op*, std::vector<ValueId>> reads;
 };
 
 // Finds them in one top-level region. The caller checks `looked_at` after every execution.
 Detection DetectNonFinite(const NumericalProgram& numerical, const Region& region,
                           std::span<const ValueId> looked_at, PassBudget* budget = nullptr);
 
-// Returns, by value, what executors check of a lowered program: in `initial`, `step` and the
+// Returns what executors check of a lowered program, which must outlive it: in `initial`, `step` and the
 // terminal cost, whose yields (and the stage cost) they check anyway; with kAll in its adjoint too.
 enum class LooksIn : uint8_t { kForward, kAll };
-std::vector<bool> LooksOf(const NumericalProgram& program, LooksIn where,
-                          PassBudget* budget = nullptr);
+Detection LooksOf(const NumericalProgram& program, LooksIn where, PassBudget* budget = nullptr);
 
 }  // namespace simgrad::sim

@@ -1,7 +1,6 @@
 #include "sim/program/objective.h"
 
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -45,34 +44,100 @@ std::vector<bool> Computed(const Program& program, const Region& region, PassBud
   return computed;
 }
 
-Region BroughtIn(Program& program, Region region, PassBudget& budget) {
-  std::unordered_set<size_t> keep;  // inputs other than states, literals, objective results
-  for (const Input& input : program.inputs) {
-    if (input.kind != InputKind::kState) keep.insert(Index(input.value));
-  }
-  for (const Op& op : region.ops) {
-    budget.Visit();
-    if (op.role != Role::kObjective && op.code != OpCode::kLiteral) continue;
-    for (ValueId id : op.results) keep.insert(Index(id));
-  }
-  std::vector<Op> ops;
-  std::unordered_map<size_t, ValueId> casts;
-  for (Op& op : region.ops) {
-    const bool reads = op.role == Role::kObjective && op.code != OpCode::kCast;
-    for (ValueId& id : op.operands) {
-      budget.Visit();
-      if (!reads || !program.IsReal(id) || keep.count(Index(id)) != 0) continue;
-      ValueId& brought = casts.try_emplace(Index(id), ValueId::kNone).first->second;
-      if (brought == ValueId::kNone) {
-        brought = AppendCast(program, ops, id, Role::kObjective, op.label, budget);
-      }
-      id = brought;
+// Rewrites a region of the top level with all that lie in it.
+class Bringer {
+ public:
+  Bringer(Program& program, PassBudget& budget)
+      : program_(program),
+        budget_(budget),
+        keeps_(program.values.size(), false),
+        home_(program.values.size(), 0) {
+    for (const Input& input : program.inputs) {
+      if (input.kind != InputKind::kState) keeps_[Index(input.value)] = true;
     }
-    ops.push_back(std::move(op));
   }
-  region.ops = std::move(ops);
-  return region;
-}
+
+  Region Brought(Region region) && {
+    Keep(region);
+    return Rewritten(std::move(region), false);
+  }
+
+ private:
+  struct Frame {
+    std::vector<Op> ops;
+    std::unordered_map<size_t, ValueId> casts;  // by the value that is cast
+  };
+
+  // Literals, and what operations of the objective make: their results, and arguments of their regions.
+  void Keep(const Region& region) {
+    for (const Op& op : region.ops) {
+      budget_.Visit(1 + static_cast<int64_t>(op.results.size()));
+      const bool is_own = op.role == Role::kObjective;
+      if (is_own || op.code == OpCode::kLiteral) Keep(op.results);
+      for (const Region& nested : op.regions) {
+        if (is_own) Keep(nested.args);
+        Keep(nested);
+      }
+    }
+  }
+  void Keep(const std::vector<ValueId>& values) {
+    for (ValueId id : values) {
+      if (id != ValueId::kNone) keeps_[Index(id)] = true;
+    }
+  }
+
+  // In the innermost frame.
+  void Define(const std::vector<ValueId>& values) {
+    for (ValueId id : values) {
+      if (id != ValueId::kNone) home_[Index(id)] = frames_.size() - 1;
+    }
+  }
+
+  Region Rewritten(Region region, bool reads_yields) {
+    frames_.emplace_back();
+    Define(region.args);
+    for (Op& op : region.ops) {
+      Define(op.results);
+      const bool reads = op.role == Role::kObjective && op.code != OpCode::kCast;
+      if (reads) BringAll(op.operands, op.label);
+      // The rule of a vjp belongs to the adjoint. What a loop tests is read by role termination.
+      for (size_t k = 0; k < op.regions.size() && op.code != OpCode::kOwnVjp; ++k) {
+        const bool is_test = op.code == OpCode::kWhile && k == 0;
+        op.regions[k] = Rewritten(std::move(op.regions[k]), reads && !is_test);
+      }
+      frames_.back().ops.push_back(std::move(op));
+    }
+    if (reads_yields) BringAll(region.yields, "");
+    region.ops = std::move(frames_.back().ops);
+    frames_.pop_back();
+    return region;
+  }
+
+  void BringAll(std::vector<ValueId>& values, const std::string& label) {
+    for (ValueId& id : values) {
+      budget_.Visit();
+      if (program_.IsReal(id) && !keeps_[Index(id)]) id = CastOf(id, label);
+    }
+  }
+
+  // Once, where the value is at home.
+  ValueId CastOf(ValueId value, const std::string& label) {
+    Frame& home = frames_[home_[Index(value)]];
+    ValueId& cast = home.casts.try_emplace(Index(value), ValueId::kNone).first->second;
+    if (cast == ValueId::kNone) {
+      cast = AppendCast(program_, home.ops, value, Role::kObjective, label, budget_);
+      keeps_.push_back(true);
+      home_.push_back(0);
+    }
+    return cast;
+  }
+
+  Program& program_;
+  PassBudget& budget_;
+  std::vector<bool> keeps_;   // by value: not to be cast
+  std::vector<size_t> home_;  // by value: the place in frames_ of the region that defines it
+  std::vector<Frame> frames_;
+};
 
 }  // namespace
 
@@ -98,9 +163,9 @@ NumericalProgram ChooseObjective(Program world, const std::string& name, PassBud
 
 NumericalProgram BringIntoObjective(NumericalProgram numerical, PassBudget& budget) {
   Program& program = numerical.program;
-  program.step = BroughtIn(program, std::move(program.step), budget);
+  program.step = Bringer(program, budget).Brought(std::move(program.step));
   for (Objective& objective : program.objectives) {
-    objective.terminal = BroughtIn(program, std::move(objective.terminal), budget);
+    objective.terminal = Bringer(program, budget).Brought(std::move(objective.terminal));
   }
   return numerical;
 }

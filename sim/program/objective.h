@@ -14,8 +14,9 @@ namespace simgrad::sim {
 // an empty `name`, all of them. A real export that no operation computes gets an identity cast.
 NumericalProgram ChooseObjective(Program world, const std::string& name, PassBudget& budget);
 
-// Casts every value of another role that objective operations read to role objective, once, before
-// its first reader. Its cotangents are then summed in that role.
+// Casts every value of another role that objective operations read to role objective, once, in the region
+// that defines it and before its first reader, which may lie in a loop or branch there. Its cotangents are
+// then summed in that role.
 NumericalProgram BringIntoObjective(NumericalProgram numerical, PassBudget& budget);
 
 }  // namespace simgrad::sim

@@ -21,7 +21,6 @@ enum class ElementType : uint8_t;
 enum class PathUse : uint8_t { kNone, kRecorded, kForced };
 
 enum class PathKind : uint8_t { kTest, kCount, kChoice };
-std::string_view PathKindName(PathKind kind);
 
 struct PathColumn {
   std::string site;  // unique in a path

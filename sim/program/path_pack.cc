@@ -41,18 +41,6 @@ void RefuseIn(const Program& program, const Region& region, const std::string& w
 
 }  // namespace
 
-std::string_view PathKindName(PathKind kind) {
-  switch (kind) {
-    case PathKind::kTest:
-      return "test";
-    case PathKind::kCount:
-      return "count";
-    case PathKind::kChoice:
-      return "choice";
-  }
-  return "";
-}
-
 void PlaceColumns(PathLayout& layout) {
   int64_t bit = 0;
   int64_t byte = (BitsOf(layout) + 7) / 8;

@@ -104,15 +104,14 @@ TEST(RoundDouble, IsRoundToAroundEveryMidpointOfTheShortFormats) {
 TEST(RoundDouble, RoundsOnceWhereThroughFloatWouldRoundTwice) {
   const double x = 1 + 0x1p-11 + 0x1p-40;  // just above the tie between 1 and 1 + 2^-10
   EXPECT_EQ(RoundDouble<Format::kF16>(x), 1 + 0x1p-10);
-  EXPECT_EQ(RoundToF16(static_cast<float>(x)), 1.0f);
+  EXPECT_EQ(RoundFloat<Format::kF16>(static_cast<float>(x)), 1.0f);
 }
 
-TEST(RoundFloat, NamedFunctionsAreTheTemplates) {
-  EXPECT_EQ(RoundToBf16(1 + 0x1p-8f), 1.0f);
-  EXPECT_EQ(RoundToF16(65520.0f), INFINITY);
-  EXPECT_EQ(RoundToE4m3(1000.0f, Overflow::kSaturate), 448.0f);
-  EXPECT_TRUE(std::isnan(RoundToE4m3(1000.0f, Overflow::kIeee)));
-  EXPECT_EQ(RoundToE5m2(-1e6f, Overflow::kIeee), -INFINITY);
+TEST(RoundFloat, OverflowsAsTheFormatAndTheCallerSay) {
+  EXPECT_EQ(RoundFloat<Format::kF16>(65520.0f), INFINITY);
+  EXPECT_EQ(RoundFloat<Format::kE4m3>(1000.0f, Overflow::kSaturate), 448.0f);
+  EXPECT_TRUE(std::isnan(RoundFloat<Format::kE4m3>(1000.0f)));
+  EXPECT_EQ(RoundFloat<Format::kE5m2>(-1e6f), -INFINITY);
 }
 
 }  // namespace

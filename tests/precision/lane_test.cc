@@ -148,11 +148,11 @@ TYPED_TEST(Fp8Lane, EveryTripleOfFmaIsMpfrs) {
 }
 
 TEST(Lane, FmaOnFloatsSeesTheSmallestAddend) {
-  EXPECT_EQ(FmaF16(3.0f, 683.0f / 2048, 0x1p-24f), 1.0009765625f);
+  EXPECT_EQ(Lane<Format::kF16>::Fma(3.0f, 683.0f / 2048, 0x1p-24f), 1.0009765625f);
   // 7 * 37 = 259 has 9 bits: the midpoint of the bf16 neighbours 258 and 260.
-  EXPECT_EQ(FmaBf16(7.0f, 37.0f, 0x1p-133f), 260.0f);
-  EXPECT_EQ(FmaBf16(7.0f, 37.0f, -0x1p-133f), 258.0f);
-  EXPECT_EQ(FmaBf16(0x1p100f, 0x1p100f, -INFINITY), -INFINITY);
+  EXPECT_EQ(Lane<Format::kBf16>::Fma(7.0f, 37.0f, 0x1p-133f), 260.0f);
+  EXPECT_EQ(Lane<Format::kBf16>::Fma(7.0f, 37.0f, -0x1p-133f), 258.0f);
+  EXPECT_EQ(Lane<Format::kBf16>::Fma(0x1p100f, 0x1p100f, -INFINITY), -INFINITY);
 }
 
 }  // namespace

@@ -46,34 +46,6 @@ TEST_P(EveryFormat, UlpIsTheDistanceToTheNextValue) {
   }
 }
 
-template <Format F>
-void CheckLane() {
-  std::vector<double> corners = Corners(F);
-  RandomOperands random(F, 97);
-  for (int i = 0; i < 2000; ++i) corners.push_back(random.Any());
-  for (size_t i = 0; i < corners.size(); ++i) {
-    const double a = corners[i];
-    const double b = corners[(7 * i + 1) % corners.size()];
-    const double extra = std::abs(corners[(3 * i + 2) % corners.size()]);
-    const Margin want = MarginOf(F, a, b, extra);
-    const Margin lane =
-        LaneMarginOf<F>(static_cast<float>(a), static_cast<float>(b), static_cast<float>(extra));
-    ASSERT_TRUE(SameBits(LaneUlp<F>(static_cast<float>(a)), Ulp(F, a))) << a;
-    ASSERT_TRUE(SameBits(lane.absolute, want.absolute)) << a << " " << b;
-    ASSERT_TRUE(SameBits(lane.ulps, want.ulps)) << a << " " << b << " " << extra;
-  }
-}
-
-TEST(LaneMargin, IsTheScalarMarginInEveryFormat) {
-  CheckLane<Format::kF32>();
-  CheckLane<Format::kBf16>();
-  CheckLane<Format::kF16>();
-  CheckLane<Format::kE4m3>();
-  CheckLane<Format::kE5m2>();
-  const Margin f64 = LaneMarginOf<Format::kF64>(1.0, 2.0, 1e300);
-  EXPECT_EQ(f64.ulps, MarginOf(Format::kF64, 1.0, 2.0, 1e300).ulps);
-}
-
 TEST(Margin, IsSignedAndScaledAtTheLargestMagnitude) {
   // Octagon: S = 0x1.ffcp-11 against tol = 2^-10 in f16, whose ulp at 2^-10 is 2^-20.
   const Margin below = MarginOf(Format::kF16, 0x1.ff8p-11, 0x1p-10);

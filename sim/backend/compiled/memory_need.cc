@@ -38,22 +38,29 @@ double FrameOf(const plan::TapePlan& tape, const Region& region) {
   return layout == nullptr ? 0 : static_cast<double>(layout->bytes);
 }
 
-// The bytes that loops of a region keep at their caps: each turn has one frame for test and body.
-double LoopsAtCaps(const plan::TapePlan& tape, const Region& region) {
+// How often a while turns; a `for` makes all of its turns.
+enum class Whiles { kTurnOnce, kReachTheirCaps };
+
+// The bytes that loops of a region keep: each turn has one frame for test and body.
+double LoopBytes(const plan::TapePlan& tape, const Region& region, Whiles whiles) {
   double bytes = 0;
   for (const Op& op : region.ops) {
-    const double turns = ElementRunsAtCap(op);
+    const bool is_short = op.code == OpCode::kWhile && whiles == Whiles::kTurnOnce;
+    const double cap = static_cast<double>(std::max<int64_t>(op.attributes.max_iter, 1));
+    const double turns = ElementRunsAtCap(op) / (is_short ? cap : 1.0);
     double frame = 0;
     double inside = 0;
     for (const Region& nested : op.regions) {
       frame = std::max(frame, FrameOf(tape, nested));
-      inside += LoopsAtCaps(tape, nested);
+      inside += LoopBytes(tape, nested, whiles);
     }
     const bool loops = op.code == OpCode::kFor || op.code == OpCode::kWhile;
     bytes += turns * ((loops ? frame : 0) + inside);
   }
   return bytes;
 }
+
+constexpr double kPaddedFactors = 16;  // SumProducts fills whole vectors
 
 struct Sizes {
   double lanes = 1;
@@ -63,6 +70,7 @@ struct Sizes {
   double travelling = 0;  // bytes of the fields of a group that travel
   double others = 0;      // of its cotangents
   double given = 0;       // what a step of a group gives to weights
+  double products = 0;    // to sum products of factors in (SumProducts)
   double totals = 0;      // sums of blocks
   double waiting = 0;     // sums of a step that wait for other groups
 };
@@ -83,8 +91,12 @@ Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& p
                                                                          : layout.bytes());
   sizes.others = static_cast<double>(layout.bytes()) - sizes.travelling;
   for (const BlockSums::Wanted& wanted : BlockSums::WantedOf(*batch.program)) {
-    sizes.given += static_cast<double>(GivenTo(plan, wanted).count) * sizes.lanes *
-                   BytesPerLane(*batch.program, Role::kGradient);
+    const GivenNumbers numbers = GivenTo(plan, wanted);
+    const double count = static_cast<double>(numbers.count);
+    const double bytes = BytesPerLane(*batch.program, Role::kGradient);
+    sizes.given += count * sizes.lanes * bytes;
+    if (numbers.product == nullptr) continue;
+    sizes.products = std::max(sizes.products, (count + kPaddedFactors) * (sizes.lanes + 1) * bytes);
   }
   sizes.waiting = static_cast<double>(weights.waiting);
   sizes.totals = static_cast<double>(weights.held);
@@ -183,7 +195,7 @@ double AdjointThreadBytes(const Batch& batch, const plan::Plan& plan, const Size
     sent += Elements(program, id) * BytesPerLane(*batch.program, Role::kAdjoint);
   }
   const double by_step = 8 + sizeof(BackwardColumn) + sent * sizes.lanes;
-  return sizes.travelling + range * by_step;
+  return sizes.travelling + sizes.products + range * by_step;
 }
 
 }  // namespace
@@ -269,7 +281,10 @@ MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeS
     const plan::TapePlan tape(*batch.program);
     const Region& step = batch.program->program.step;
     const double once = FrameOf(tape, step) * sizes.lanes;
-    const double at_caps = once + LoopsAtCaps(tape, step) * sizes.lanes;
+    const double at_caps = once + LoopBytes(tape, step, Whiles::kReachTheirCaps) * sizes.lanes;
+    const double usual = once + LoopBytes(tape, step, Whiles::kTurnOnce) * sizes.lanes;
+    need.steps_at_once =
+        std::max<int64_t>(1, Clamped(kSegmentBytes / std::max(usual + sizes.given, 1.0)));
     need.tape_once = Clamped(RangeTapes(sizes, once, range));
     need.tape_at_caps = Clamped(RangeTapes(sizes, at_caps, range));
   }

@@ -6,6 +6,7 @@
 
 #include "precision/arithmetic.h"
 #include "sim/program/detect.h"
+#include "sim/program/primal_reads.h"
 
 namespace simgrad::sim::reference {
 namespace {
@@ -91,11 +92,34 @@ std::vector<Slot> AdjointRunner::RunRegion(const Region& region, const Frame* ar
 }
 
 void AdjointRunner::Execute(const Op& op, Frame& frame) {
+  SeeReads(op, frame);
   if (op.code == kTape) return ExecuteTape(op, frame);
   if (op.code == kAccumulate) return ExecuteAccumulate(op, frame);
   if (op.code == kWhileVjp) return ExecuteWhileVjp(op, frame);
   if (op.code == kForVjp) return ExecuteForVjp(op, frame);
   RegionRunner::Execute(op, frame);
+}
+
+void AdjointRunner::SeeReads(const Op& op, const Frame& frame) const {
+  if (sinks_.watch == nullptr || !sinks_.watch->watching()) return;
+  if (!op.results.empty() && layouts_.IsPrimalRead(op.results[0])) return;
+  for (ValueId operand : op.operands) SeeRead(operand, op, frame);
+}
+
+// A tape is shown before its cast.
+void AdjointRunner::SeeRead(ValueId read, const Op& reader, const Frame& frame) const {
+  if (!layouts_.IsPrimalRead(read)) return;
+  const Op& maker = layouts_.ProducerOf(read);
+  const Frame& home = frame.HomeOf(read);
+  const bool tapes = maker.code == OpCode::kTape;
+  const ValueId source = tapes ? maker.attributes.primal : maker.operands[0];
+  if (!tapes) SeeRead(source, reader, frame);
+  const Array& result = home.At(read);
+  const Array* const where = WhereOf(reader, frame);
+  const bool by_element = where == nullptr || ReadsByElement(reader);
+  const Array any = by_element ? Array() : MaskOf(1, IsExecuted(where, 0, SIZE_MAX));
+  const Array* const operands[] = {&home.At(source)};
+  sinks_.watch->SeeResult(maker, operands, home, result, by_element ? where : &any);
 }
 
 void AdjointRunner::ExecuteTape(const Op& op, Frame& frame) {

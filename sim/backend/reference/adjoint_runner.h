@@ -41,6 +41,9 @@ class AdjointRunner : public RegionRunner {
   void Execute(const Op& op, Frame& frame) override;
 
  private:
+  // Shows the watch what `op` reads of the primal.
+  void SeeReads(const Op& op, const Frame& frame) const;
+  void SeeRead(ValueId read, const Op& reader, const Frame& frame) const;
   void ExecuteTape(const Op& op, Frame& frame);
   void ExecuteAccumulate(const Op& op, Frame& frame);
   void ExecuteWhileVjp(const Op& op, Frame& frame);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sim/program/decision_margin.h"
+#include "sim/program/primal_reads.h"
 
 namespace simgrad::sim::reference {
 namespace {
@@ -26,6 +27,7 @@ void Span(const std::vector<ValueId>& ids, RegionLayout& layout) {
 Layouts::Layouts(const NumericalProgram& program)
     : used_inputs_(ReadInputs(program)),
       behind_predicates_(BehindPredicates(program.program)),
+      primal_reads_(PrimalReadsOf(program)),
       tests_(DecidingTestsOf(program.program, program.sites)),
       additions_(AdditionsOf(program)) {
   const Program& p = program.program;
@@ -85,6 +87,12 @@ const Array& Frame::At(ValueId id) const {
     if (place >= 0) return frame->values[static_cast<size_t>(place)];
   }
   return primal->At(id);
+}
+
+const Frame& Frame::HomeOf(ValueId id) const {
+  const Frame* frame = this;
+  while (frame->layout->PlaceOf(id) < 0) frame = frame->parent;
+  return *frame;
 }
 
 void Frame::Set(ValueId id, Array value) {

@@ -43,6 +43,10 @@ class Layouts {
   const std::vector<bool>& used_inputs() const { return used_inputs_; }
   // The operation that produces a result anywhere in the program; used for loops.
   const Op& ProducerOf(ValueId id) const { return *producers_.at(id); }
+  // Whether it is looked at where it is read (PrimalReadsOf).
+  bool IsPrimalRead(ValueId id) const {
+    return id != ValueId::kNone && !primal_reads_.empty() && primal_reads_[Index(id)];
+  }
   const DecidingTests& tests() const { return tests_; }
   // Null: it is none of AdditionsOf.
   const Addition* AdditionOf(ValueId id) const { return additions_.Of(id); }
@@ -58,6 +62,7 @@ class Layouts {
   RegionLayout empty_;
   std::vector<bool> used_inputs_;
   std::vector<bool> behind_predicates_;
+  std::vector<bool> primal_reads_;
   DecidingTests tests_;
   Additions additions_;
   std::unordered_map<ValueId, const Op*> producers_;
@@ -84,6 +89,8 @@ struct Frame {
   std::string_view loop_site;  // of the innermost named loop around
 
   const Array& At(ValueId id) const;
+  // The frame of the region that defines it, of those around.
+  const Frame& HomeOf(ValueId id) const;
   void Set(ValueId id, Array value);
   const Radius& RadiusAt(ValueId id, size_t at) const;
   const LoopTape& LoopAt(ValueId first_result) const;

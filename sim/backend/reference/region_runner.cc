@@ -137,7 +137,9 @@ const Array* RegionRunner::WhereOf(const Op& op, const Frame& frame) const {
 
 void RegionRunner::Store(const Op& op, Arrays operands, Frame& frame, Array result) {
   const Array* where = WhereOf(op, frame);
-  if (sinks_.watch != nullptr) sinks_.watch->SeeResult(op, operands, frame, result, where);
+  if (sinks_.watch != nullptr && !layouts_.IsPrimalRead(op.results[0])) {
+    sinks_.watch->SeeResult(op, operands, frame, result, where);
+  }
   if (sinks_.ranges != nullptr && (op.code == kCast || op.code == kTape)) {
     const ValueId source = op.code == kCast ? op.operands[0] : op.attributes.primal;
     for (size_t i = 0; i < result.real.size(); ++i) {

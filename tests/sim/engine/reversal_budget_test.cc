@@ -31,5 +31,35 @@ TEST(ReversalBudget, CheckpointsAreNoMoreThanTheyAreWorthWhereTheTapeIsNotKnown)
   EXPECT_LT(ReversalBudgetOf(WorkOfSteps(100), std::nullopt, kSaved).checkpoints, 16 * kSaved);
 }
 
+TEST(ReversalBudget, CheckpointsLieAsCloseAsStepsAreReversedAtOnce) {
+  const Work work = WorkOfSteps(1000);
+  const auto interval_of = [&](int64_t steps_at_once, int64_t saved) {
+    return ReversalBudgetOf(work, MemoryNeed{.steps_at_once = steps_at_once}, saved).interval;
+  };
+  constexpr int64_t kLittle = 1 << 10;
+  EXPECT_EQ(interval_of(1, kLittle), 1);
+  EXPECT_EQ(interval_of(7, kLittle), 7);
+  EXPECT_EQ(interval_of(1000, kLittle), 32);
+  EXPECT_EQ(interval_of(0, kLittle), 32);
+  EXPECT_EQ(ReversalBudgetOf(work, std::nullopt, kLittle).interval, 32);
+  // Those of more memory lie apart until they are small, and as ever where they cannot be.
+  EXPECT_EQ(interval_of(1, 1 << 18), 8);
+  EXPECT_EQ(interval_of(1, 1 << 22), 32);
+  EXPECT_EQ(interval_of(1, kSaved), 32);
+}
+
+TEST(ReversalBudget, CheckpointsAreAsManyAsAreAskedForWhereTheyAreSmall) {
+  const Work work = WorkOfSteps(10'000);
+  const MemoryNeed need = {.steps_at_once = 1};
+  const auto count = [&](int64_t saved) {
+    return ReversalBudgetOf(work, need, saved).checkpoints / saved;
+  };
+  EXPECT_EQ(count(1), 10'001);
+  EXPECT_EQ(count(1 << 10), 10'001);
+  EXPECT_EQ(count(1 << 14), 2000 + 2);
+  EXPECT_EQ(count(1 << 17), 256 + 2);
+  EXPECT_EQ(count(1 << 20), 200 + 2);
+}
+
 }  // namespace
 }  // namespace simgrad::sim

@@ -106,6 +106,48 @@ TEST_P(HiddenNonFinite, CotangentsOfBranchesNotTakenAreNotReported) {
   }
 }
 
+// A factor that the format of tapes cannot hold; `how` says what keeps its reader away.
+int NotRead(Plot& plot, int how, double height, int u, int a) {
+  Script& s = plot.script;
+  const int half = s.Literal(0.5);
+  const int quarter = s.Literal(0.25);
+  const int factor = s.Do("add", {s.Literal(0.5), s.Do("abs", {a})});
+  const int product = s.Do("mul", {factor, plot.Pulse(u, height)});
+  switch (how) {
+    case 0:
+      return s.Select(s.Event("dead", u, "lt", half), quarter, product);
+    case 1:
+      return s.Do("min", {s.Do("add", {product, plot.Positive(u)}), quarter});
+    default: {
+      const int inner = s.Do("max", {product, s.Do("abs", {a})});
+      return s.Select(s.Event("dead", u, "lt", half), quarter, inner);
+    }
+  }
+}
+
+TEST_P(HiddenNonFinite, TapesThatNoExecutedOperationReadsAreNotReported) {
+  const sim::Engine engine(GetParam().make());
+  for (int number = 0; number < kCases; ++number) {
+    SCOPED_TRACE(number);
+    Random random(1300 + static_cast<uint64_t>(number));
+    Plot plot(random, "f32", 1);
+    const bool is_f16 = number % 2 == 0;
+    plot.SetRole("tape", is_f16 ? Format::kF16 : Format::kE4m3);
+    plot.where = static_cast<Where>(number % kWheres);
+    Crowd(plot, 17);
+    const int a = plot.Filler();
+    const int z = plot.Sow(a, kZ, [&](int u, int now) {
+      return NotRead(plot, number % 3, is_f16 ? 1e5 : 1000.0, u, now);
+    });
+    plot.Fire(plot.planted.step);
+    plot.Close(a, z);
+    plot.planted.gradient = true;
+    const std::vector<Testimony> testimonies = TestimoniesOf(plot.planted);
+    for (const Testimony& testimony : testimonies) ASSERT_TRUE(testimony.ok);
+    ExpectAsTheWitnessSays(plot.planted, testimonies, engine, random);
+  }
+}
+
 // Rows fail in the input, forward at any step, in the adjoint, or not at all.
 Planted ManyBirths(uint64_t seed) {
   Random random(seed);

@@ -58,11 +58,14 @@ class Witness {
     bool partial = false;
     Format format = Format::kF64;
   };
+  struct Node;
   // Numbers that an adjoint operation reads.
   struct Read {
     std::vector<double> v;
     Format format = Format::kF64;
-    bool exact = false;  // a literal or an input: rounded where it is used
+    bool exact = false;          // a literal or an input: rounded where it is used
+    const Node* tape = nullptr;  // of a tape: what it holds
+    std::string label = {};      // of its first reader
   };
   struct Node {
     std::string what;

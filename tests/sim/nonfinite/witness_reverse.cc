@@ -27,6 +27,12 @@ bool Witness::Reverses(const std::string& what) { return Chooses(what) || HasRul
 std::vector<double> Witness::BringRead(const Read& x, Role role, const std::vector<char>& where,
                                        const Context& context) {
   const precision::RoleSetting& setting = Setting(role);
+  // A tape is executed where what reads it is.
+  for (size_t i = 0; i < x.v.size() && x.tape != nullptr; ++i) {
+    if (where[i] == 0) continue;
+    Check("tape", x.label, "", Role::kTape, x.format, x.tape->place, i, x.v.size(), {x.tape->v[i]},
+          x.v[i]);
+  }
   if (x.format == setting.format && !x.exact) return x.v;
   std::vector<double> cast;
   for (size_t i = 0; i < x.v.size(); ++i) {
@@ -61,11 +67,9 @@ Witness::Read Witness::Tape(Node& node, const Context& context) {
   if (node.plain) return {node.v, Setting(context.role).format, false};
   if (node.taped) return *node.taped;
   const precision::RoleSetting& setting = Setting(Role::kTape);
-  Read read{{}, setting.format, false};
-  for (size_t i = 0; i < node.v.size(); ++i) {
-    read.v.push_back(Nearest(setting.format, node.v[i], setting.overflow));
-    Check("tape", context.label, "", Role::kTape, setting.format, node.place, i, node.v.size(),
-          {node.v[i]}, read.v[i]);
+  Read read{{}, setting.format, false, &node, context.label};
+  for (const double x : node.v) {
+    read.v.push_back(Nearest(setting.format, x, setting.overflow));
   }
   node.taped = read;
   return read;
