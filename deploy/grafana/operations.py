@@ -24,7 +24,7 @@ HANDLED = "grpc_server_handled_total"
 WAIT = "simgrad_queue_wait_seconds"
 REJECTED = "simgrad_queue_rejected_total"
 IN_TIME = 'le=~"10|10.0"'
-NO_ROOM = 'reason=~"full|memory"'
+NO_ROOM = 'reason=~"full|memory|expired"'
 OWN_LIMIT = 'reason="caller"'
 
 
@@ -183,7 +183,7 @@ QUEUE = (
     ),
     Panel(
         "Late or refused",
-        "Share of the requests that waited more than ten seconds or were refused for lack of room; the objective is 1 %.",
+        "Share of the requests that waited more than ten seconds, expired while they waited or were refused for lack of room; the objective is 1 %.",
         "percentunit",
         (
             Query(
@@ -196,7 +196,7 @@ QUEUE = (
     ),
     Panel(
         "Rejected",
-        "Requests not admitted, per second: queue full, memory budget used up, deadline too near, draining.",
+        "Requests not admitted, per second, by reason: full, the queue; memory, the budget; deadline, it passed before the request could wait; expired, it passed while the request waited; draining; caller, its own limit.",
         "reqps",
         (Query(rate("simgrad_queue_rejected_total", "reason"), "{{reason}}"),),
     ),

@@ -142,16 +142,19 @@ void AddWork(std::vector<Family>& all) {
   all.push_back({"simgrad_queue_wait_seconds",
                  kHistogram,
                  kServer,
-                 "Time a request waited in all, to be prepared and to run.",
+                 "Time that a request which was taken up had waited in all, to be prepared and to "
+                 "run.",
                  {},
                  kOne,
                  kSeconds});
   all.push_back({"simgrad_queue_rejected_total",
                  kCounter,
                  kServer,
-                 "Requests not admitted.",
+                 "Requests not admitted: deadline, it had passed on arrival or passed while the "
+                 "request was prepared, or the request did not come in time; expired, the deadline "
+                 "passed while the request waited; caller, a limit of the caller's own.",
                  {"reason"},
-                 Product({{"full", "memory", "deadline", "draining", "caller"}}),
+                 Product({{"full", "memory", "deadline", "expired", "draining", "caller"}}),
                  {}});
   all.push_back({"simgrad_batch_instances",
                  kHistogram,

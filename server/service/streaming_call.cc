@@ -120,7 +120,7 @@ void StreamingCall::Begin(Prepare prepare, Preparation cost) {
                 scheduling::WorkQueue::Turn& turn) {
     self->RecordWait(waited);
     if (on_time.ok()) return self->Admit(self->Prepared(prepare), cost, is_quick ? &turn : nullptr);
-    self->EndWaiting(on_time);
+    self->CountUntaken(on_time);
     self->CountLost(on_time);
     self->End(on_time);
   };
@@ -181,12 +181,15 @@ scheduling::WorkQueue::Job StreamingCall::RunJob() {
 void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost,
                           scheduling::WorkQueue::Turn* turn) {
   if (const absl::Status ends = cancellation_->Check(); !ends.ok()) {
-    EndWaiting(ends);
+    EndWaiting();
+    if (absl::IsDeadlineExceeded(ends)) {
+      context_.metrics->queue_rejected.at("deadline").Increment();
+    }
     CountLost(ends);
     return End(ends);
   }
   if (!prepared.ok()) {
-    EndWaiting(absl::OkStatus());
+    EndWaiting();
     return End(prepared.status());
   }
   record_.instances = prepared->work.batch.instances;
@@ -448,10 +451,12 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
   return absl::OkStatus();
 }
 
-void StreamingCall::EndWaiting(const absl::Status& admitted) {
-  metrics::ServerMetrics& metrics = *context_.metrics;
-  metrics.queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited_));
-  if (absl::IsDeadlineExceeded(admitted)) metrics.queue_rejected.at("deadline").Increment();
+void StreamingCall::EndWaiting() {
+  context_.metrics->queue_wait_seconds.Observe(absl::ToDoubleSeconds(waited_));
+}
+
+void StreamingCall::CountUntaken(const absl::Status& why) {
+  if (absl::IsDeadlineExceeded(why)) context_.metrics->queue_rejected.at("expired").Increment();
 }
 
 void StreamingCall::RecordWait(absl::Duration waited) {
@@ -476,11 +481,12 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
   metrics::ServerMetrics& metrics = *context_.metrics;
   arrival_.Begin();
   RecordWait(waited);
-  EndWaiting(admitted);
   if (!admitted.ok()) {
+    CountUntaken(admitted);
     caller_->GiveSteps(taken_steps_);
     return End(admitted);
   }
+  EndWaiting();
   caller_metrics_->instance_steps.Add(taken_steps_);
   const bool gradient = mode_ != metrics::Mode::kRollout;
   const double instances = static_cast<double>(record_.instances);

@@ -137,7 +137,8 @@ class StreamingCall final : public sim::Observer,
   void CountLost(const absl::Status& status);
   void CountEnd(const absl::Status& status);
   void RecordWait(absl::Duration waited);  // which ends now
-  void EndWaiting(const absl::Status& admitted);
+  void EndWaiting();                       // it was taken up
+  void CountUntaken(const absl::Status& why);
   void RecordStages();
   metrics::Outcome OutcomeOf(const absl::Status& status) const;
 

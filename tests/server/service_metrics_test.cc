@@ -359,7 +359,9 @@ TEST(ServiceMetrics, WhatIsInFlightAndWhatWaitsAreGaugesOfNow) {
   EXPECT_EQ(first->Finish().error_code(), grpc::StatusCode::CANCELLED);
   const auto after = Settled(server);
   EXPECT_EQ(after.at(in_flight), 0);
-  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 1);
+  EXPECT_EQ(after.at("simgrad_queue_wait_seconds_count"), 1);  // of the one that ran
+  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="expired"})"), 1);
+  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 0);
   EXPECT_EQ(
       after.at(R"(simgrad_rpc_deadline_exceeded_total{grpc_method="Rollout",phase="queued"})"), 1);
 }
@@ -389,24 +391,32 @@ TEST(ServiceMetrics, ARequestThatWaitsToBePreparedWaits) {
     grpc::ClientContext context;
     PartReader<v1::GradientResponse> reader(server.stub().Vjp(&context, request));
     EXPECT_TRUE(waits(1));
-    absl::SleepFor(absl::Milliseconds(100));
     context.TryCancel();
     EXPECT_EQ(reader.Finish().error_code(), grpc::StatusCode::CANCELLED);
   }
   EXPECT_TRUE(waits(0));
   auto after = Settled(server);
   EXPECT_EQ(after.at("simgrad_queue_capacity_requests"), scheduler.capacity());
-  EXPECT_EQ(after.at("simgrad_queue_wait_seconds_count"), 1);
-  EXPECT_GT(after.at("simgrad_queue_wait_seconds_sum"), 0.1);
-  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 0);
+  EXPECT_EQ(after.at("simgrad_queue_wait_seconds_count"), 0);
+  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="expired"})"), 0);
   grpc::ClientContext late;
   late.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(3));
   PartReader<v1::GradientResponse> reader(server.stub().Vjp(&late, request));
   EXPECT_TRUE(waits(1));
   EXPECT_EQ(reader.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(waits(0));
-  EXPECT_EQ(Settled(server).at(R"(simgrad_queue_rejected_total{reason="deadline"})"), 1);
+  after = Settled(server);
+  EXPECT_EQ(after.at("simgrad_queue_wait_seconds_count"), 0);
+  EXPECT_EQ(after.at(R"(simgrad_queue_rejected_total{reason="expired"})"), 1);
+  grpc::ClientContext patient;
+  PartReader<v1::GradientResponse> taken_up(server.stub().Vjp(&patient, request));
+  EXPECT_TRUE(waits(1));
+  absl::SleepFor(absl::Milliseconds(100));
   release.set_value();
+  EXPECT_EQ(taken_up.Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+  after = Settled(server);
+  EXPECT_EQ(after.at("simgrad_queue_wait_seconds_count"), 1);
+  EXPECT_GT(after.at("simgrad_queue_wait_seconds_sum"), 0.1);
   scheduler.preparation().AwaitIdle(absl::InfiniteDuration());
 }
 
