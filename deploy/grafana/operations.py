@@ -25,7 +25,7 @@ WAIT = "simgrad_queue_wait_seconds"
 REJECTED = "simgrad_queue_rejected_total"
 IN_TIME = 'le=~"10|10.0"'
 NO_ROOM = 'reason=~"full|memory|expired"'
-OWN_LIMIT = 'reason="caller"'
+NO_FAULTS = 'reason=~"caller|too_large|too_long|slow_reader"'
 
 
 def quantiles(histogram: str, by: str) -> tuple[Query, ...]:
@@ -109,12 +109,12 @@ REQUESTS = (
     ),
     Panel(
         "Fault ratio",
-        "Share of RPCs that failed for reasons that are not in the request: Internal, Unavailable, ResourceExhausted; without callers at their own limits.",
+        "Share of RPCs that failed for reasons that are not in the request: Internal, Unavailable, ResourceExhausted; without callers at their own limits, requests that never fit and slow readers.",
         "percentunit",
         (
             Query(
                 share(
-                    f"({rate(HANDLED, PROCESS, FAULTS)} - {rate(REJECTED, PROCESS, OWN_LIMIT)})",
+                    f"({rate(HANDLED, PROCESS, FAULTS)} - {rate(REJECTED, PROCESS, NO_FAULTS)})",
                     rate(HANDLED, PROCESS),
                 ),
                 PROCESS_NAME,
@@ -196,7 +196,7 @@ QUEUE = (
     ),
     Panel(
         "Rejected",
-        "Requests not admitted, per second, by reason: full, the queue; memory, the budget; deadline, it passed before the request could wait; expired, it passed while the request waited; draining; caller, its own limit.",
+        "Requests not admitted, per second, by reason: full, the queue; memory, the budget; deadline, it passed before the request could wait; expired, it passed while the request waited; draining; caller, its own limit; too_large, it never fits the memory; too_long, it has too many bytes; slow_reader, the answer was given up.",
         "reqps",
         (Query(rate("simgrad_queue_rejected_total", "reason"), "{{reason}}"),),
     ),

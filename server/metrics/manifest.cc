@@ -147,15 +147,19 @@ void AddWork(std::vector<Family>& all) {
                  {},
                  kOne,
                  kSeconds});
-  all.push_back({"simgrad_queue_rejected_total",
-                 kCounter,
-                 kServer,
-                 "Requests not admitted: deadline, it had passed on arrival or passed while the "
-                 "request was prepared, or the request did not come in time; expired, the deadline "
-                 "passed while the request waited; caller, a limit of the caller's own.",
-                 {"reason"},
-                 Product({{"full", "memory", "deadline", "expired", "draining", "caller"}}),
-                 {}});
+  all.push_back(
+      {"simgrad_queue_rejected_total",
+       kCounter,
+       kServer,
+       "Requests not admitted: deadline, it had passed on arrival or passed while the "
+       "request was prepared, or the request did not come in time; expired, the deadline "
+       "passed while the request waited; caller, a limit of the caller's own; too_large, "
+       "the request never fits the memory; too_long, it has more bytes than a request may "
+       "have. Of those that were admitted slow_reader: the answer was given up.",
+       {"reason"},
+       Product({{"full", "memory", "deadline", "expired", "draining", "caller", "too_large",
+                 "too_long", "slow_reader"}}),
+       {}});
   all.push_back({"simgrad_batch_instances",
                  kHistogram,
                  kServer,

@@ -106,7 +106,8 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   loss_scale_adjustments_ = {registry_.Counter("simgrad_loss_scale_adjustments_total", {"up"}),
                              registry_.Counter("simgrad_loss_scale_adjustments_total", {"down"})};
   queue_wait_seconds = registry_.Histogram("simgrad_queue_wait_seconds");
-  for (const char* reason : {"full", "memory", "deadline", "expired", "draining", "caller"}) {
+  for (const char* reason : {"full", "memory", "deadline", "expired", "draining", "caller",
+                             "too_large", "too_long", "slow_reader"}) {
     queue_rejected[reason] = registry_.Counter("simgrad_queue_rejected_total", {reason});
   }
   stream_dropped = {registry_.Counter("simgrad_stream_dropped_messages_total", {"slow_client"}),

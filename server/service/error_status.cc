@@ -180,8 +180,9 @@ std::string RefusalLabel(scheduling::RefusalReason reason) {
     case scheduling::RefusalReason::kShare:
       return "caller";
     case scheduling::RefusalReason::kTooLarge:
+      return "too_large";
     case scheduling::RefusalReason::kLength:
-      return "";
+      return "too_long";
   }
   return "";
 }

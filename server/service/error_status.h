@@ -15,8 +15,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request
 
 grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string& request_id);
 
-// A label of simgrad_queue_rejected_total: full, memory, deadline, draining, caller. Empty for what is not counted there:
-// requests that never fit.
+// A label of simgrad_queue_rejected_total.
 std::string RefusalLabel(scheduling::RefusalReason reason);
 
 // As go-grpc-prometheus writes a code: "OK", "InvalidArgument", ...

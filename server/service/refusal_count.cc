@@ -5,8 +5,7 @@
 namespace simgrad::server::service {
 
 void CountInQueue(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason) {
-  const std::string label = RefusalLabel(reason);
-  if (!label.empty()) metrics.queue_rejected.at(label).Increment();
+  metrics.queue_rejected.at(RefusalLabel(reason)).Increment();
 }
 
 void CountRefusal(metrics::ServerMetrics& metrics, scheduling::RefusalReason reason,

@@ -30,6 +30,9 @@ namespace {
 constexpr int64_t kSmallWork = 4096;
 constexpr double kQuickTests = 1e6;
 
+// The reason of an answer that is given up for its reader.
+constexpr char kSlowReader[] = "SLOW_READER";
+
 bool IsSmall(const sim::Work& work) {
   return work.batch.instances <= kSmallWork &&
          work.batch.instances * work.batch.steps <= kSmallWork &&
@@ -530,6 +533,9 @@ void StreamingCall::CountLost(const absl::Status& status) {
 // Counts the end of a request that was admitted.
 void StreamingCall::CountEnd(const absl::Status& status) {
   world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))].Increment();
+  if (validation::ReasonOf(status) == kSlowReader) {
+    context_.metrics->queue_rejected.at("slow_reader").Increment();
+  }
   CountLost(status);
 }
 
@@ -563,7 +569,7 @@ grpc::Status StreamingCall::GiveUp(SlowReader why) {
   const absl::Status status = validation::WithReason(
       absl::ResourceExhaustedError(absl::StrCat(
           reason, "; the answer was given up: read without long pauses, or ask for less of it")),
-      "SLOW_READER");
+      kSlowReader);
   cancellation_->Cancel(status);
   if (why == SlowReader::kTooLittle) given_up_ = true;
   return ToGrpcStatus(status, record_.request_id);

@@ -142,7 +142,7 @@ def zeros():
 
 
 def test_a_request_far_beyond_the_limit_is_given_up_while_it_comes(server):
-    before = memory(server, "VmHWM")
+    before, too_long = memory(server, "VmHWM"), refused(server, "too_long")
     connection = http2.Connection(server.port)
     stream = connection.start(ROLLOUT)
     connection.upload(stream, b"\0" + (600 * MIB).to_bytes(4, "big"))
@@ -152,6 +152,7 @@ def test_a_request_far_beyond_the_limit_is_given_up_while_it_comes(server):
         time.sleep(0.01)
     assert 64 * MIB < sent < 300 * MIB
     assert memory(server, "VmHWM") < before + 350 * MIB
+    assert refused(server, "too_long") == too_long + 1
     assert ask(server)
     connection.close()
 

@@ -142,14 +142,15 @@ TEST(ServiceLimits, AFullQueueRefusesWithATimeToRetry) {
 
 TEST(ServiceLimits, WhatNeverFitsIntoMemoryIsRefusedBeforeItRuns) {
   config::ServerConfig config = FreePorts();
-  config.memory_limit_bytes = 1 << 20;
+  config.memory_limit_bytes = int64_t{16} << 20;
   RunningServer server(config);
-  v1::RolloutRequest request = BallRollout(10000, 100);
+  v1::RolloutRequest request = BallRollout(10, 300000);
   request.mutable_spec()->add_record("y");
   const auto answer = Ask(server, request);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(DetailsOf(answer.status).info.reason(), "OUT_OF_MEMORY");
   EXPECT_FALSE(DetailsOf(answer.status).has_retry);
+  EXPECT_EQ(server.Series().at(R"(simgrad_queue_rejected_total{reason="too_large"})"), 1);
   EXPECT_EQ(server.server().queue().memory_used_bytes(), 0);
 }
 

@@ -212,6 +212,7 @@ std::chrono::system_clock::time_point FarOff() {
 }
 
 const char* const kSlowClient = "simgrad_stream_dropped_messages_total{reason=\"slow_client\"}";
+const char* const kGivenUp = "simgrad_queue_rejected_total{reason=\"slow_reader\"}";
 const char* const kExhausted =
     "grpc_server_handled_total{grpc_code=\"ResourceExhausted\",grpc_method=\"Rollout\","
     "grpc_service=\"simgrad.v1.Simgrad\",grpc_type=\"server_stream\"}";
@@ -227,6 +228,7 @@ TEST(SlowReader, ThatTakesNothingForLongGivesTheOnlyWorkerAndItsMemoryBack) {
   EXPECT_TRUE(AllGivenBack(server));
   EXPECT_TRUE(Eventually([&] { return server.Series().at(kExhausted) == 1; }));
   EXPECT_GE(server.Series().at(kSlowClient), 1);
+  EXPECT_EQ(server.Series().at(kGivenUp), 1);
   EXPECT_LT(StepsDone(server), kSteps);
   while (reader->Read(&part)) {
   }
@@ -273,6 +275,7 @@ TEST(SlowReader, OfAnAnswerThatIsDoneGivesItsMemoryBackToo) {
   auto reader = server.Rollout(&context, request);
   EXPECT_TRUE(Eventually([&] { return server.Series().at(kExhausted) == 1; }));
   EXPECT_TRUE(AllGivenBack(server));
+  EXPECT_EQ(server.Series().at(kGivenUp), 1);
   EXPECT_EQ(StepsDone(server), 200);
 }
 
