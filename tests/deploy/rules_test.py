@@ -81,6 +81,17 @@ def test_sums_keep_namespace_and_pod_or_are_of_a_service(rule):
     assert "without" not in rule["expr"]
 
 
+def test_every_alert_that_fires_has_the_job_by_which_dashboards_choose_it():
+    fired = [
+        (case["alertname"], alert["exp_labels"])
+        for test in UNIT_TESTS["tests"]
+        for case in test["alert_rule_test"]
+        for alert in case["exp_alerts"]
+    ]
+    assert {name for name, _ in fired} == ALERTS.keys()
+    assert [name for name, labels in fired if labels.get("job") != "simgrad"] == []
+
+
 def in_kubernetes(test):
     """A unit test in which the instance a:8002 is the pod sim-0 of the namespace lab."""
     text = yaml.safe_dump(test, width=10_000)
