@@ -3,6 +3,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "server/service/request_log.h"
+
 namespace simgrad::server::service {
 namespace {
 
@@ -48,6 +51,11 @@ void CompileReports::Compiled(sim::CompileQuality quality, double seconds) {
   if (memory_ == nullptr) return;
   metrics_.compiles[static_cast<size_t>(quality)].Increment();
   metrics_.seconds[static_cast<size_t>(quality)].Observe(seconds);
+}
+
+void CompileReports::Refused(const std::string& file, const std::string& why) {
+  LogNote(LogLevel::kWarning,
+          absl::StrCat("--kernel_cache: '", file, "' is not used and compiled anew: ", why));
 }
 
 }  // namespace simgrad::server::service

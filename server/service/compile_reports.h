@@ -6,6 +6,7 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "server/metrics/guarded.h"
 #include "server/scheduling/memory_budget.h"
@@ -29,6 +30,7 @@ class CompileReports final : public sim::CompileWatch {
   sim::HeldMemory ForCompile(int64_t bytes) override;
   sim::HeldMemory ForCache(int64_t bytes) override;
   void Compiled(sim::CompileQuality quality, double seconds) override;
+  void Refused(const std::string& file, const std::string& why) override;
 
  private:
   sim::HeldMemory Hold(int64_t bytes, scheduling::MemoryUse use);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace simgrad::sim {
 
@@ -25,6 +26,8 @@ class CompileWatch {
   // Bytes of code and plans that are kept; null: there are none, and nothing is kept.
   virtual HeldMemory ForCache(int64_t bytes) = 0;
   virtual void Compiled(CompileQuality quality, double seconds) = 0;
+  // A file of compiled code is not used. Calls nothing of the executor.
+  virtual void Refused(const std::string& file, const std::string& why) = 0;
 };
 
 // Has memory for everything and reports nothing.
@@ -33,6 +36,7 @@ class NoCompileWatch final : public CompileWatch {
   HeldMemory ForCompile(int64_t) override { return std::make_shared<char>(); }
   HeldMemory ForCache(int64_t) override { return std::make_shared<char>(); }
   void Compiled(CompileQuality, double) override {}
+  void Refused(const std::string&, const std::string&) override {}
 };
 
 }  // namespace simgrad::sim

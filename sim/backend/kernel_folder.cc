@@ -7,11 +7,12 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <random>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
@@ -29,6 +30,45 @@ std::string Digest(std::string_view text) {
   unsigned int length = 0;
   EVP_Digest(text.data(), text.size(), digest.data(), &length, EVP_sha256(), nullptr);
   return absl::BytesToHexString(std::string(reinterpret_cast<const char*>(digest.data()), length));
+}
+
+// Whether this process is in the group: as its own one, or beside it (`fsGroup` of Kubernetes).
+bool IsOwnGroup(gid_t group) {
+  if (group == getegid()) return true;
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(getgroups(0, nullptr), 0)));
+  groups.resize(
+      static_cast<size_t>(std::max(getgroups(static_cast<int>(groups.size()), groups.data()), 0)));
+  return std::find(groups.begin(), groups.end(), group) != groups.end();
+}
+
+// Whether a file is this user's, and nobody may write it but this user and groups of this process.
+bool IsOwn(const struct stat& about) {
+  if (about.st_uid != geteuid() || (about.st_mode & S_IWOTH) != 0) return false;
+  return (about.st_mode & S_IWGRP) == 0 || IsOwnGroup(about.st_gid);
+}
+
+// NotFound where there is no such file. A FIFO is opened without a wait for its writer.
+absl::StatusOr<std::string> ReadOwn(const std::string& path, int64_t most_bytes) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return absl::ErrnoToStatus(errno, "it cannot be opened");
+  struct stat about {};
+  absl::StatusOr<std::string> all = std::string();
+  if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size > most_bytes) {
+    all = absl::FailedPreconditionError("it is no file of a kernel's size");
+  } else if (!IsOwn(about)) {
+    all = absl::PermissionDeniedError("others own it or may write it");
+  } else {
+    all->resize(static_cast<size_t>(about.st_size));
+    size_t done = 0;
+    while (done < all->size()) {
+      const ssize_t n = read(file, all->data() + done, all->size() - done);
+      if (n <= 0) break;
+      done += static_cast<size_t>(n);
+    }
+    all->resize(done);
+  }
+  close(file);
+  return all;
 }
 
 bool WriteAll(int file, std::string_view text) {
@@ -76,37 +116,24 @@ bool KernelFolder::IsKernel(std::string_view name) {
          (rest[0] == '.' && rest.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
-// Nothing where the file is not this user's alone. A FIFO is opened without a wait for its writer.
 std::optional<std::string> KernelFolder::Read(const std::string& key) const {
-  const int file = open(PathOf(key).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (file < 0) {
-    if (errno != ENOENT) ++refused_;
-    return std::nullopt;
-  }
-  struct stat about {};
-  std::string all;
-  const bool is_own = fstat(file, &about) == 0 && S_ISREG(about.st_mode) &&
-                      about.st_uid == geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
-                      about.st_size <= most_bytes_;
-  if (is_own) {
-    all.resize(static_cast<size_t>(about.st_size));
-    size_t done = 0;
-    while (done < all.size()) {
-      const ssize_t n = read(file, all.data() + done, all.size() - done);
-      if (n <= 0) break;
-      done += static_cast<size_t>(n);
-    }
-    all.resize(done);
-  }
-  close(file);
+  const std::string path = PathOf(key);
+  const absl::StatusOr<std::string> all = ReadOwn(path, most_bytes_);
+  if (absl::IsNotFound(all.status())) return std::nullopt;
+  if (!all.ok()) return Refuse(path, std::string(all.status().message()));
   const size_t head = kMagic.size() + 65;  // the digest's 64 digits and a line feed
-  const bool is_whole = is_own && all.size() >= head && all.compare(0, kMagic.size(), kMagic) == 0;
-  std::string image = is_whole ? all.substr(head) : "";
-  if (!is_whole || all.compare(kMagic.size(), 64, KernelKey({key, image})) != 0) {
-    ++refused_;
-    return std::nullopt;
+  const bool is_whole = all->size() >= head && all->compare(0, kMagic.size(), kMagic) == 0;
+  std::string image = is_whole ? all->substr(head) : "";
+  if (!is_whole || all->compare(kMagic.size(), 64, KernelKey({key, image})) != 0) {
+    return Refuse(path, "it is damaged, or another's under this name");
   }
   return image;
+}
+
+std::nullopt_t KernelFolder::Refuse(const std::string& path, const std::string& why) const {
+  ++refused_;
+  watch_->Refused(path, why);
+  return std::nullopt;
 }
 
 std::optional<std::string> KernelFolder::Find(const std::string& key) const {
@@ -122,9 +149,10 @@ void KernelFolder::Keep(const std::string& key, const std::string& image) const 
   if (folder_.empty()) return;
   std::error_code error;
   fs::create_directories(folder_, error);
-  static std::atomic<int> files{0};
+  // By chance: processes of several pods, which share a folder, have the same number.
+  std::random_device random;
   const std::string path = PathOf(key);
-  const std::string other = absl::StrCat(path, ".", getpid(), ".", files++);
+  const std::string other = absl::StrCat(path, ".", random(), ".", random());
   {
     const int made = open(other.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (made < 0) return;

@@ -2,7 +2,8 @@
 //
 // A file is written whole under another name and then renamed, so several processes may share the
 // folder. It holds a digest of its content. A file whose digest does not fit, or that another user
-// owns or may write, is treated as missing: what is read here is run.
+// owns, or that others may write than this user and groups of this process, is told and treated as
+// missing: what is read here is run.
 // Least recently used kernels are deleted above a size limit; an unbounded cache could fill the
 // volume and get the pod evicted. Other files in the folder are left alone.
 // Errors: those of CheckKernelFolder; later, a folder that cannot be read or written holds nothing.
@@ -12,11 +13,14 @@
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "sim/backend/compile_watch.h"
 
 namespace simgrad::sim {
 
@@ -31,8 +35,10 @@ absl::Status CheckKernelFolder(const std::string& folder);
 
 class KernelFolder {
  public:
-  explicit KernelFolder(std::string folder, int64_t most_bytes = kMostKernelBytes)  // empty: none
-      : folder_(std::move(folder)), most_bytes_(most_bytes) {}
+  // `folder` empty: none.
+  explicit KernelFolder(std::string folder, int64_t most_bytes = kMostKernelBytes,
+                        std::shared_ptr<CompileWatch> watch = std::make_shared<NoCompileWatch>())
+      : folder_(std::move(folder)), most_bytes_(most_bytes), watch_(std::move(watch)) {}
   std::optional<std::string> Find(const std::string& key) const;
   void Keep(const std::string& key, const std::string& image) const;
   // Files found that were not as they should be.
@@ -43,8 +49,10 @@ class KernelFolder {
   static bool IsKernel(std::string_view name);
   void RemoveOldest() const;
   std::optional<std::string> Read(const std::string& key) const;
+  std::nullopt_t Refuse(const std::string& path, const std::string& why) const;
   std::string folder_;
   int64_t most_bytes_;
+  std::shared_ptr<CompileWatch> watch_;
   mutable std::atomic<int64_t> refused_{0};
 };
 

@@ -336,7 +336,7 @@ def test_common_labels_and_annotations_are_on_every_object_and_on_no_pod():
 def test_a_platform_may_choose_the_user(rendered):
     chosen = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
     spec = rendered({"podSecurityContext": chosen})["Deployment"]["spec"]["template"]["spec"]
-    assert set(spec["securityContext"]) == {"runAsNonRoot", "seccompProfile"}
+    assert set(spec["securityContext"]) == {"runAsNonRoot", "seccompProfile", "fsGroupChangePolicy"}
 
 
 def test_connections_are_renewed_so_that_clients_find_new_replicas(rendered):

@@ -91,14 +91,26 @@ def flip(file):
 
 
 @pytest.mark.parametrize(
-    "spoil", [flip, lambda file: file.chmod(0o620)], ids=["a bit is flipped", "the group may write it"]
+    "spoil", [flip, lambda file: file.chmod(0o602)], ids=["a bit is flipped", "everyone may write it"]
 )
-def test_a_file_that_is_not_to_be_believed_is_compiled_anew(start, kept, spoil):
+def test_a_file_that_is_not_to_be_believed_is_told_and_compiled_anew(start, kept, spoil):
     file, expected = kept
     spoil(file)
     server = start()
     assert differences(expected, ask(server)) == []
     assert compiles(server, "quick") == 1
+    server.process.terminate()
+    server.process.wait(timeout=60)
+    server.log.seek(0)
+    assert f"'{file}' is not used" in server.log.read()
+
+
+def test_a_file_that_kubernetes_gave_its_group_is_used(start, kept):
+    file, expected = kept
+    file.chmod(0o660)
+    server = start()
+    assert differences(expected, ask(server)) == []
+    assert compiles(server) == 0
 
 
 def test_a_file_that_may_not_grow_ends_nothing(start):

@@ -98,7 +98,8 @@ struct Job {
 }  // namespace
 
 struct KernelCache::Shared {
-  explicit Shared(KernelCacheOptions given) : options(std::move(given)), folder(options.folder) {}
+  explicit Shared(KernelCacheOptions given)
+      : options(std::move(given)), folder(options.folder, kMostKernelBytes, options.watch) {}
 
   struct Kept {
     std::string name;

@@ -31,7 +31,9 @@ const std::string& HeadersDigest() {
 }  // namespace
 
 KernelLoader::KernelLoader(KernelTools tools, std::string folder, int64_t most_bytes)
-    : tools_(std::move(tools)), folder_(std::move(folder)), modules_(most_bytes, tools_.watch) {
+    : tools_(std::move(tools)),
+      folder_(std::move(folder), kMostKernelBytes, tools_.watch),
+      modules_(most_bytes, tools_.watch) {
   if (tools_.least_options.empty()) return;
   improver_ = std::jthread([this](std::stop_token stop) { Improve(std::move(stop)); });
 }

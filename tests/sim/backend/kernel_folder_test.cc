@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -78,9 +79,40 @@ TEST_F(KernelFolderTest, AnEntryThatOthersMayWriteIsRefusedAndCounted) {
   EXPECT_EQ(folder.Find("key"), "code");
   EXPECT_FALSE(folder.Find("other").has_value());
   EXPECT_EQ(folder.refused(), 0);
-  fs::permissions(OnlyFile(), fs::perms::group_write, fs::perm_options::add);
+  fs::permissions(OnlyFile(), fs::perms::others_write, fs::perm_options::add);
   EXPECT_FALSE(folder.Find("key").has_value());
   EXPECT_EQ(folder.refused(), 1);
+}
+
+// Kubernetes gives the group of `fsGroup` every file of a volume to write.
+TEST_F(KernelFolderTest, AnEntryThatAGroupOfThisProcessMayWriteIsFound) {
+  const KernelFolder folder(folder_.string());
+  folder.Keep("key", "code");
+  fs::permissions(OnlyFile(), fs::perms::group_all & ~fs::perms::group_exec, fs::perm_options::add);
+  EXPECT_EQ(folder.Find("key"), "code");
+  EXPECT_EQ(folder.refused(), 0);
+}
+
+TEST_F(KernelFolderTest, AnEntryThatAnotherGroupMayWriteIsRefused) {
+  const KernelFolder folder(folder_.string());
+  folder.Keep("key", "code");
+  constexpr gid_t kAnother = 54321;
+  if (chown(OnlyFile().c_str(), static_cast<uid_t>(-1), kAnother) != 0) {
+    GTEST_SKIP() << "this user may not give a file away";
+  }
+  EXPECT_EQ(folder.Find("key"), "code");
+  fs::permissions(OnlyFile(), fs::perms::group_write, fs::perm_options::add);
+  EXPECT_FALSE(folder.Find("key").has_value());
+}
+
+// The first process of every container has the number 1.
+TEST_F(KernelFolderTest, NamesThatAProcessOfThisNumberTookAreNotInTheWay) {
+  for (int i = 0; i < 1000; ++i) {
+    std::ofstream(folder_ / ("key.kernel." + std::to_string(getpid()) + "." + std::to_string(i)));
+  }
+  const KernelFolder folder(folder_.string());
+  folder.Keep("key", "code");
+  EXPECT_EQ(folder.Find("key"), "code");
 }
 
 TEST_F(KernelFolderTest, ALinkIsRefused) {

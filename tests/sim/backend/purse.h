@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "gtest/gtest.h"
 #include "sim/backend/compile_watch.h"
@@ -18,6 +19,7 @@ class Purse final : public sim::CompileWatch {
     ++compiled[static_cast<size_t>(quality)];
     EXPECT_GT(seconds, 0);
   }
+  void Refused(const std::string&, const std::string&) override {}
   std::atomic<int64_t> compile_bytes = int64_t{1} << 40, cache_bytes = int64_t{1} << 40;
   std::atomic<int64_t> held = 0;
   std::atomic<int> compiled[2] = {0, 0};

@@ -55,6 +55,7 @@ class Relieving final : public CompileWatch {
     return std::make_shared<char>();
   }
   void Compiled(CompileQuality, double) override {}
+  void Refused(const std::string&, const std::string&) override {}
   SourceCache* cache = nullptr;
   int64_t relieved = 0;
 };
