@@ -442,8 +442,8 @@ def test_a_service_that_is_reached_from_outside_leaves_the_metrics_inside(tmp_pa
     assert metrics["metadata"]["labels"] == calls["metadata"]["labels"]
     assert metrics["spec"]["selector"] == calls["spec"]["selector"]
     (scaled,) = (d for d in documents if d["kind"] == "ScaledObject")
-    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
-    assert f'service="{metrics["metadata"]["name"]}"' in query
+    for trigger in scaled["spec"]["triggers"]:
+        assert f'service="{metrics["metadata"]["name"]}"' in trigger["metadata"]["query"]
 
 
 def test_only_namesakes_and_prometheus_come_in_and_nothing_goes_out():
@@ -500,10 +500,15 @@ def test_an_empty_list_of_peers_admits_nobody(tmp_path, nobody):
         assert {p["port"] for rule in policy["spec"]["ingress"] for p in rule["ports"]} == ports
 
 
-def test_replicas_are_scaled_by_the_queue_of_their_own_release():
-    (trigger,) = objects("scaled")["ScaledObject"]["spec"]["triggers"]
+def test_replicas_are_scaled_by_the_queue_and_the_busy_workers_of_their_own_release():
+    """Of the queue alone: busy servers without a queue would be taken away."""
+    asked = [trigger["metadata"] for trigger in objects("scaled")["ScaledObject"]["spec"]["triggers"]]
     service = objects("scaled")["Service"]["metadata"]["name"]
-    assert f'service="{service}"' in trigger["metadata"]["query"]
+    own = f'{{job="simgrad", namespace="lab", service="{service}"}}'
+    assert {one["query"]: one["threshold"] for one in asked} == {
+        f"sum(simgrad_queue_requests{own})": "8",
+        f"sum(simgrad_workers_busy{own})": "4",
+    }
 
 
 def test_keda_scales_down_as_slowly_as_the_values_say():
@@ -537,12 +542,13 @@ def test_toggles_are_off_by_default_and_work():
         assert objects("secured_and_watched")[kind]["metadata"]["labels"]["release"] == "prometheus"
 
 
-def test_an_hpa_scales_on_the_queue(tmp_path):
+def test_an_hpa_scales_on_the_queue_and_the_busy_workers(tmp_path):
     file = tmp_path / "values.yaml"
     file.write_text("autoscaling: {kind: hpa}")
     (hpa,) = (yaml.safe_load(t) for n, t in render(file)[1].items() if "autoscaling" in n)
     kubernetes_validate.validate(hpa, VERSIONS[-1], strict=True)
-    assert hpa["spec"]["metrics"][0]["pods"]["metric"]["name"] == "simgrad_queue_requests"
+    names = [metric["pods"]["metric"]["name"] for metric in hpa["spec"]["metrics"]]
+    assert names == ["simgrad_queue_requests", "simgrad_workers_busy"]
     assert hpa["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 600
 
 
