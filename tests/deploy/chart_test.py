@@ -311,6 +311,12 @@ def test_what_an_operator_adds_arrives_and_takes_nothing_away():
     assert volume["persistentVolumeClaim"] == {"claimName": "kernels"}
 
 
+def test_without_an_account_of_its_own_a_pod_has_the_one_that_every_namespace_has(rendered):
+    found = rendered({"serviceAccount": {"create": False}})
+    assert "ServiceAccount" not in found
+    assert found["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == "default"
+
+
 def test_a_gpu_may_be_claimed_instead_of_counted(rendered):
     """Dynamic resource allocation; its fields are of newer versions of Kubernetes than the oldest."""
     claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]

@@ -49,7 +49,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "simgrad.serviceAccount" -}}
-{{ .Values.serviceAccount.name | default (include "simgrad.fullname" .) }}
+{{ .Values.serviceAccount.name | default (ternary (include "simgrad.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end -}}
 
 {{/* Bytes of a quantity of memory as Kubernetes writes it. Call with (dict "of" ... "field" ... "or" ...). */}}
