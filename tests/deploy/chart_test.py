@@ -105,6 +105,11 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
         ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas"),
         ({"service": {"port": 8002}}, "service.port: 8002 is the port of the metrics"),
         ({"server": {"extraArgs": ["--device=cpu"]}}, "--device is given by the chart"),
+        ({"server": {"extraArgs": ["--tls_key=/x"]}}, "--tls_key has no use while tls.enabled is false"),
+        (
+            {"strategy": {"rollingUpdate": {"maxUnavailable": "0%"}}},
+            "strategy.rollingUpdate: with maxSurge and maxUnavailable 0",
+        ),
         ({"lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}}}, "server.preStopSeconds"),
         ({"kernelCache": {"sizeLimit": "1Gi"}}, "kernelCache.sizeLimit: at least 1536Mi"),
         ({"kernelCache": {"sizeLimit": "2.5Gi"}}, "kernelCache.sizeLimit: 2.5Gi: write a whole number"),
