@@ -1,9 +1,11 @@
 // The manifest, and what is recorded into it.
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <set>
@@ -215,6 +217,30 @@ TEST(ProcessCollector, ReadsTheOperatingSystem) {
       EXPECT_GT(value, 0) << family.name;
     }
   }
+}
+
+// The kernel tells the boot by the clock of now, less the time since: NTP would look like a restart.
+TEST(ProcessCollector, TheStartStaysWhereItWasWhenTheClockIsStepped) {
+  std::string name = (std::filesystem::temp_directory_path() / "proc-XXXXXX").string();
+  const std::filesystem::path proc = mkdtemp(name.data());
+  std::filesystem::create_directory(proc / "self");
+  std::ofstream(proc / "self" / "stat") << std::ifstream("/proc/self/stat").rdbuf();
+  const auto set_boot = [&](int seconds) {
+    std::ofstream(proc / "stat") << "cpu 1 2 3\nbtime " << seconds << "\n";
+  };
+  const auto start = [](const ProcessCollector& collector) {
+    for (const auto& family : collector.Collect()) {
+      if (family.name == "process_start_time_seconds") return family.metric.at(0).gauge.value;
+    }
+    return 0.0;
+  };
+  set_boot(1'700'000'000);
+  const ProcessCollector collector(Manifest(kServer), proc.string());
+  const double before = start(collector);
+  EXPECT_GE(before, 1.7e9);
+  set_boot(1'700'000'030);
+  EXPECT_EQ(start(collector), before);
+  std::filesystem::remove_all(proc);
 }
 
 }  // namespace
