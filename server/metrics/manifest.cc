@@ -550,8 +550,8 @@ void AddServer(std::vector<Family>& all, const ServerLabels& server) {
       {"simgrad_ready",
        kGauge,
        kServer,
-       "1 while requests are taken; 0 while draining, after a lost device, and while the server "
-       "finds that it does not serve (--self_check_interval).",
+       "1 while requests are taken; 0 before the server listens, while draining, after a lost "
+       "device, and while the server finds that it does not serve (--self_check_interval).",
        {},
        kOne,
        {}});

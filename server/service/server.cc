@@ -79,9 +79,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfig& config,
                                                        Device opened) {
-  if (config.warm) {
-    if (absl::Status status = Warm(opened); !status.ok()) return status;
-  }
   std::unique_ptr<Server> server(new Server());
   server->address_ = config.address;
   server->descriptors_ = RaiseDescriptorLimit();
@@ -120,6 +117,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const config::ServerConfi
     server->tls_ = *std::move(files);
     server->TellExpiry();  // before the first scrape
   }
+  if (absl::Status status = server->ExposeMetrics(config); !status.ok()) return status;
+  if (config.warm) {
+    if (absl::Status status = Warm(*device); !status.ok()) return status;
+  }
+  server->ReportCompiles();
   grpc::EnableDefaultHealthCheckService(true);  // of every port
   if (absl::Status status = server->ListenForHealth(config); !status.ok()) return status;
   if (absl::Status status = server->Listen(config); !status.ok()) return status;
@@ -155,7 +157,6 @@ void Server::MakeService(const config::ServerConfig& config) {
   options.engine = device_.engine;
   // One gradient may take so much if its loops need it.
   options.work.memory_budget_bytes = memory / 2;
-  ReportCompiles();
   service_ = std::make_unique<SimgradService>(
       std::move(context), options, ServerInfoOf(config, device_, memory),
       CacheOptionsOf(config, memory), KeptOptionsOf(config, memory),
@@ -189,6 +190,15 @@ void Server::ReportCompiles() {
     metrics.seconds[quality] = metrics_->kernel_compile_seconds[quality];
   }
   device_.compiles->Attach(scheduler_->shared_memory(), metrics);
+}
+
+// Before the first kernels are compiled, which may take minutes: a server that starts is no target that is down.
+absl::Status Server::ExposeMetrics(const config::ServerConfig& config) {
+  auto exposer =
+      metrics::Exposer::Create(config.address, config.metrics_port, metrics_->collectables());
+  if (!exposer.ok()) return exposer.status();
+  exposer_ = *std::move(exposer);
+  return absl::OkStatus();
 }
 
 absl::Status Server::ListenForHealth(const config::ServerConfig& config) {
@@ -268,10 +278,6 @@ absl::Status Server::Listen(const config::ServerConfig& config) {
       std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(std::move(health)));
   builder.RegisterService(&name_);
   builder.RegisterAsyncGenericService(&incoming_->generic());
-  auto exposer =
-      metrics::Exposer::Create(config.address, config.metrics_port, metrics_->collectables());
-  if (!exposer.ok()) return exposer.status();
-  exposer_ = *std::move(exposer);
   WatchCalls(builder, acceptor_->connections(), Watched::kSynchronous);
   auto grpc = AcceptedBy(
       builder, tls_ == nullptr ? grpc::InsecureServerCredentials() : TlsCredentials(tls_));

@@ -87,6 +87,7 @@ class Server {
  private:
   Server() = default;
   void MakeService(const config::ServerConfig& config);
+  absl::Status ExposeMetrics(const config::ServerConfig& config);
   absl::Status Listen(const config::ServerConfig& config);
   absl::Status ListenForHealth(const config::ServerConfig& config);
   void WatchCertificate(absl::Duration interval);

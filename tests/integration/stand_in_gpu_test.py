@@ -1,6 +1,8 @@
 """The server on a GPU, as far as that can be seen without one: the shipped binary over a driver and
 an NVRTC that run its kernels on the host (tests/stand_in_gpu)."""
 
+import contextlib
+import os
 import subprocess
 import time
 import urllib.request
@@ -235,3 +237,27 @@ def test_warm_compiles_before_the_server_listens(start, tmp_path):
             sg.World("bouncing_ball"), steps=5, initial={"y": y, "v": 0 * y}, params={"k": 1.0}
         )
     assert sorted(tmp_path.iterdir()) == made
+
+
+def test_metrics_are_there_while_warm_compiles(tmp_path, free_port):
+    """A start may take longer than SimgradTargetDown waits."""
+    flags = ("--device=cuda", "--warm=true", "--port=0", f"--metrics_port={free_port}", f"--kernel_cache={tmp_path}")
+    environment = {**os.environ, **stand_in_gpu.environment(), "CCACHE_DISABLE": "1"}  # it takes seconds
+    process = subprocess.Popen(
+        [BINARY, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+
+    def page():
+        with contextlib.suppress(OSError):
+            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=30) as answer:
+                return answer.read().decode()
+
+    try:
+        first = eventually(page)
+        made = len(list(tmp_path.iterdir()))
+        assert "\nsimgrad_ready 0\n" in first and made < 4  # as many as the test above finds
+        assert "listening" in process.stdout.readline()
+        assert "\nsimgrad_ready 1\n" in page()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
