@@ -280,7 +280,7 @@ DEVICE = (
     ),
     Panel(
         "GPU memory",
-        "Device memory in use and in all.",
+        "Device memory that work of simgrad holds, and that there is in all. What the driver and other processes hold is not among the used.",
         "bytes",
         (
             Query(
