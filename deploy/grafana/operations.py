@@ -143,7 +143,7 @@ REQUESTS = (
     ),
     Panel(
         "In flight",
-        "RPCs being handled, queued ones included.",
+        "RPCs being handled, queued ones included; not those whose request still comes.",
         "short",
         (Query(value("simgrad_rpc_in_flight", "grpc_method"), "{{grpc_method}}"),),
     ),
@@ -270,7 +270,7 @@ QUEUE = (
 DEVICE = (
     Panel(
         "GPU busy",
-        "Share of time in which a kernel ran.",
+        "Share of time in which kernels ran or stood in line, added up over requests: above 100 % where several run at once.",
         "percentunit",
         (
             Query(

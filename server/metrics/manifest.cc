@@ -87,7 +87,8 @@ void AddRpc(std::vector<Family>& all) {
   all.push_back({"simgrad_rpc_in_flight",
                  kGauge,
                  kServer,
-                 "RPCs being handled.",
+                 "RPCs being handled. One whose request has not come completely is in no metric of "
+                 "RPCs yet; what came of it is in simgrad_memory_reserved_bytes (upload).",
                  {"grpc_method"},
                  Product({MethodNames()}),
                  {}});
@@ -517,7 +518,8 @@ void AddGpus(std::vector<Family>& all, const ServerLabels& server) {
   all.push_back({"simgrad_gpu_busy_seconds_total",
                  kCounter,
                  kGpu,
-                 "Time in which kernels of this process ran or stood in line on a GPU.",
+                 "Time in which kernels of this process ran or stood in line on a GPU, of all its "
+                 "streams together: more than the time that passed where requests run at once.",
                  {"gpu"},
                  gpus,
                  {}});

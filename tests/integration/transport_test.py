@@ -491,6 +491,17 @@ class TestUploads:
         connection.close()
         assert ask(server)
 
+    def test_that_still_come_hold_memory_and_are_no_calls_yet(self, start):
+        """As docs/operations.md says, under what operators look at when nothing happens."""
+        server = start()
+        connection = http2.Connection(server.port)
+        stream = connection.start(ROLLOUT)
+        connection.upload(stream, b"\0" + (2 * MIB).to_bytes(4, "big"))
+        connection.upload(stream, bytes(MIB))
+        eventually(lambda: series(server, "simgrad_memory_reserved_bytes", use="upload") >= MIB)
+        assert series(server, "grpc_server_started_total") == in_flight(server) == 0
+        connection.close()
+
     @pytest.mark.parametrize("path", [INFO, ROLLOUT])
     def test_that_never_come_count_as_late(self, start, path):
         server = start("--upload_timeout=300ms")
