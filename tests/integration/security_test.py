@@ -473,6 +473,8 @@ class TestDraining:
             # Health goes first: what comes right behind it may still be taken.
             eventually(lambda: self.refusal(server) is not None)
             assert self.refusal(server) in ("DRAINING", "")  # "": the port is closed already
+            with pytest.raises(sg.Unavailable):  # on the connection that it has
+                client.rollout(BALL, **FALL, retry=False)
             for _ in blocks:
                 pass
             assert stream.result.ok.all() and stream.result.steps == self.LONG["steps"]
