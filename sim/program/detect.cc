@@ -24,9 +24,12 @@ class Detector {
         infinite_(numerical.infinite),
         budget_(budget),
         primal_reads_(PrimalReadsOf(numerical)),
-        values_(program_.values.size()) {}
+        values_(program_.values.size()) {
+    if (numerical.adjoint) of_adjoint_ = RegionsOf(*numerical.adjoint);
+  }
 
   Detection Looks(const Region& region, std::span<const ValueId> looked_at) {
+    in_adjoint_ = std::find(of_adjoint_.begin(), of_adjoint_.end(), &region) != of_adjoint_.end();
     Read(region);
     for (ValueId id : looked_at) {
       if (id != ValueId::kNone) ++At(id).covers;
@@ -154,6 +157,15 @@ class Detector {
     return !has_regions && program_.IsReal(op.results[0]) && program_[op.results[0]].watched;
   }
 
+  // Whether it reads what may have come in from outside: a cotangent that was sent or a seed beyond its
+  // format enters by no operation, and the first one that reads it is where it is seen.
+  bool ReadsEntrant(const Op& op) const {
+    return std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId id) {
+      return program_.IsReal(id) && At(id).home >= 0 && At(id).maker == nullptr &&
+             !IsPrimalRead(id);
+    });
+  }
+
   // Notes what must be looked at before `op`; returns whether it shows a number of the primal itself.
   bool ReadPrimal(const Op& op) {
     bool shows = false;
@@ -197,7 +209,7 @@ class Detector {
     // The owner of an accumulator looks at it.
     if (!IsSeen(op)) return;
     At(op.results[0]).maker = &op;
-    At(op.results[0]).born = shows || CanBeBorn(op);
+    At(op.results[0]).born = shows || CanBeBorn(op) || (in_adjoint_ && ReadsEntrant(op));
   }
 
   void ReadWhile(const Op& op, int32_t home) {
@@ -307,6 +319,8 @@ class Detector {
   const std::vector<bool>& infinite_;
   PassBudget& budget_;
   const std::vector<bool> primal_reads_;
+  std::vector<const Region*> of_adjoint_;
+  bool in_adjoint_ = false;  // the region whose looks are asked for
   absl::flat_hash_map<const Op*, std::vector<ValueId>> looked_at_before_;
   std::vector<Known> values_;
   std::vector<Slot> slots_;

@@ -101,16 +101,20 @@ class Forks:
 def forks_of(
     work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
 ) -> Forks:
-    """Finds where two runs part: by their paths where both have one, else by signatures.
+    """Finds where two runs part: by their paths where both have one, else by signatures. A path leaves out what
+    only stops a loop, as the count of turns says it; where such tests alone differ, signatures tell.
 
     Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
     were several tests. Without paths, log2(T) prefixes of both runs. Where policy "stop" ended instances at E different
     steps, log2(E) prefixes more if all of them part before, or none does; E at most.
     """
     a, b = runs
-    if a.path is not None and b.path is not None and a.path.structure == b.path.structure:
-        return _by_paths(work, reference, other, runs, (a.path, b.path))
-    return _by_signatures(work, reference, other, runs)
+    if a.path is None or b.path is None or a.path.structure != b.path.structure:
+        return _by_signatures(work, reference, other, runs)
+    forks = _by_paths(work, reference, other, runs, (a.path, b.path))
+    whole = _last_steps(runs) == a.steps - 1  # what "stop" ended has decided less
+    hidden = whole & ~forks.parted & (a.path_signatures != b.path_signatures)
+    return _joined(forks, _by_signatures(work, reference, other, runs), hidden) if hidden.any() else forks
 
 
 def _last_steps(runs: tuple[Rollout, Rollout]) -> np.ndarray:
@@ -140,6 +144,19 @@ def _by_paths(
         first = look_closely(work, reference, other, i, step, differs.site[i], differs.index[i])
     site = [name if at else "" for name, at in zip(differs.site, parted.tolist())]
     return Forks(parted, np.where(parted, differs.step, -1), site, parted, first)
+
+
+def _joined(forks: Forks, others: Forks, among: np.ndarray) -> Forks:
+    """`forks`, but for the instances of `among`, [N] bool, those of `others`."""
+    found = [f for f in (forks.first, others.first) if f is not None]
+    found = [f for f in found if f is forks.first or among[f.instance]]
+    return Forks(
+        forks.parted | among,
+        np.where(among, others.step, forks.step),
+        [theirs if of_others else own for own, theirs, of_others in zip(forks.site, others.site, among)],
+        np.where(among, others.located, forks.located),
+        min(found, key=lambda f: (f.step, f.instance), default=None),
+    )
 
 
 def _by_signatures(
