@@ -103,7 +103,7 @@ struct MemoryNeed {
   int64_t tape_once = 0;
   int64_t tape_at_caps = 0;
   // So many steps, as far as is known before loops have run, are reversed at once: a longer range runs forward
-  // once more for the states in its midst. 0: any number.
+  // once more for the states in its midst. 0: not known.
   int64_t steps_at_once = 0;
 };
 

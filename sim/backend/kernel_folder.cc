@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The layout of a file: this line, the digest of the key and the image, a line feed, the image. A file under
-// another's name is so no kernel.
+// another's name is therefore not taken for one.
 constexpr std::string_view kMagic = "simgrad kernel 2\n";
 
 std::string Digest(std::string_view text) {

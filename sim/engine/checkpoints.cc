@@ -50,7 +50,8 @@ absl::Status Checkpoints::Visit(int64_t step) {
   while (chosen_ && step > 0 && step % interval_ == 0 &&
          HeldBytes() + saved_bytes_ > budget_.checkpoints) {
     interval_ *= 2;
-    std::erase_if(saved_, [this](const Held& held) { return held.saved.step % interval_ != 0; });
+    counted_ -= static_cast<int64_t>(std::erase_if(
+        saved_, [this](const Held& held) { return held.saved.step % interval_ != 0; }));
   }
   if (step % interval_ != 0) return absl::OkStatus();
   if (HeldBytes() + saved_bytes_ > budget_.held && !Grow(HeldBytes() + saved_bytes_)) {
@@ -60,7 +61,15 @@ absl::Status Checkpoints::Visit(int64_t step) {
   return absl::OkStatus();
 }
 
-void Checkpoints::Save(int64_t step) { saved_.push_back({{step, run_.SaveState()}}); }
+void Checkpoints::Save(int64_t step) {
+  saved_.push_back({{step, run_.SaveState()}});
+  ++counted_;
+}
+
+void Checkpoints::DropLast() {
+  if (saved_.back().counts) --counted_;
+  saved_.pop_back();
+}
 
 std::shared_ptr<const void> Checkpoints::StateAt(int64_t step) const {
   const bool is_last = !saved_.empty() && saved_.back().saved.step == step;
@@ -75,13 +84,8 @@ std::vector<SavedState> Checkpoints::Saved() const {
 
 void Checkpoints::Adopt(const std::vector<SavedState>& saved) {
   saved_.clear();
+  counted_ = 0;
   for (const SavedState& state : saved) saved_.push_back({state, false});
-}
-
-int64_t Checkpoints::HeldBytes() const {
-  const auto counted =
-      std::count_if(saved_.begin(), saved_.end(), [](const Held& held) { return held.counts; });
-  return static_cast<int64_t>(counted) * saved_bytes_;
 }
 
 // Makes the budget hold `bytes`.
@@ -118,10 +122,10 @@ absl::Status Checkpoints::CheckReversal(int64_t steps, WorkMeter& meter) {
 }
 
 absl::StatusOr<int64_t> Checkpoints::RangeBefore(int64_t end, int64_t limit) {
-  while (saved_.size() > 1 && saved_.back().saved.step >= end) saved_.pop_back();
+  while (saved_.size() > 1 && saved_.back().saved.step >= end) DropLast();
   int64_t first = end - 1;
   const int64_t smallest = run_.AdjointBytes(first, 1);
-  while (saved_.size() > 1 && HeldBytes() + smallest > budget_.held) saved_.pop_back();
+  while (saved_.size() > 1 && HeldBytes() + smallest > budget_.held) DropLast();
   const int64_t floor = std::max(saved_.back().saved.step, end - limit);
   const int64_t room = budget_.held - HeldBytes();
   if (smallest > room) return Exhausted(HeldBytes() + smallest, budget_.held);

@@ -73,7 +73,8 @@ class Checkpoints {
     bool counts = true;  // against the budget
   };
   bool Grow(int64_t bytes);
-  int64_t HeldBytes() const;
+  int64_t HeldBytes() const { return counted_ * saved_bytes_; }
+  void DropLast();
   int64_t StepOf(size_t at) const { return saved_[at].saved.step; }
 
   Run& run_;
@@ -83,6 +84,7 @@ class Checkpoints {
   ReserveCallback reserve_;
   int64_t saved_bytes_;
   std::vector<Held> saved_;  // ascending; the first is at step 0
+  int64_t counted_ = 0;      // of these, against the budget
 };
 
 }  // namespace simgrad::sim

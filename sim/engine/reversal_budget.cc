@@ -8,24 +8,23 @@ namespace {
 
 constexpr int64_t kLongestFirstInterval = 32;
 
-// So many checkpoints cost little memory, whatever they save.
-int64_t SmallCount(int64_t saved) {
-  constexpr int64_t kSmall = 32 << 20;  // bytes of all
-  return kSmall / std::max<int64_t>(saved, 1);
-}
-
 // The interval that is tried first where none is given.
 int64_t FirstInterval(const Work& work, const std::optional<MemoryNeed>& need, int64_t saved) {
-  const int64_t count = SmallCount(saved);
-  if (!need || need->steps_at_once <= 0 || count == 0) return kLongestFirstInterval;
-  const int64_t fitting = (work.batch.steps + count - 1) / count;
-  return std::min(kLongestFirstInterval, std::max(need->steps_at_once, fitting));
+  constexpr int64_t kShortest = 8;      // a chunk has its cost
+  constexpr int64_t kSmall = 32 << 20;  // bytes of all that are worth no thought
+  if (!need || need->steps_at_once <= 0) return kLongestFirstInterval;
+  const int64_t interval = std::clamp(need->steps_at_once, kShortest, kLongestFirstInterval);
+  const double count =
+      std::ceil(static_cast<double>(work.batch.steps) / static_cast<double>(interval));
+  const int64_t small = std::min(kSmall, work.memory_budget_bytes / 32);
+  const bool is_small = count * static_cast<double>(saved) <= static_cast<double>(small);
+  return is_small ? interval : kLongestFirstInterval;
 }
 
 // Checkpoints that are worth their memory. Those on the way to a range are included: with log2(n) of
 // them, no step of an interval of n ranges runs again more than about log2(n) / 2 times
 // (checkpoints.h).
-double CheckpointsOf(const Work& work, int64_t first_interval, int64_t saved) {
+double CheckpointsOf(const Work& work, int64_t first_interval) {
   const double steps = static_cast<double>(work.batch.steps);
   if (work.checkpoint_interval > 0) {
     const double interval =
@@ -36,10 +35,10 @@ double CheckpointsOf(const Work& work, int64_t first_interval, int64_t saved) {
     return std::ceil(steps / interval) + std::max(2.0, std::ceil(std::log2(ranges)));
   }
   constexpr double kFew = 64;
-  const double small = static_cast<double>(SmallCount(saved));
   const double every = std::ceil(steps / static_cast<double>(first_interval));
-  const double worth = std::max({kFew, small, 2 * std::ceil(std::sqrt(steps))});
-  return std::min(std::min(every, worth) + 2, steps + 1);
+  const double few = std::max(kFew, 2 * std::ceil(std::sqrt(steps)));
+  const double wanted = first_interval < kLongestFirstInterval ? every : std::min(every, few);
+  return std::min(wanted + 2, steps + 1);
 }
 
 }  // namespace
@@ -57,7 +56,7 @@ ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed
   ReversalBudget budget;
   budget.most = work.memory_budget_bytes;
   budget.interval = FirstInterval(work, need, saved);
-  const double wanted = CheckpointsOf(work, budget.interval, saved) * static_cast<double>(saved);
+  const double wanted = CheckpointsOf(work, budget.interval) * static_cast<double>(saved);
   if (!need) {
     // The tape is not known, but what checkpoints are worth is.
     budget.checkpoints =

@@ -366,7 +366,9 @@ void RegionMaker::Define(const Op& op, const std::vector<View>& operands, const 
 
 void RegionMaker::Look(const View& view, ValueId where, Seen seen) {
   if (!records_.looks) return;
-  LookUnder(view, where == ValueId::kNone ? View() : MaskFor(view.shape, where), seen);
+  std::vector<Mask> masks;
+  if (where != ValueId::kNone) masks.push_back({MaskFor(view.shape, where)});
+  LookUnder(view, masks, seen);
 }
 
 RegionMaker::Seen RegionMaker::SeenOf(ValueId id) const {
@@ -378,24 +380,33 @@ void RegionMaker::LookAtReads(const Op& op) {
   const auto found = looks_.reads.find(&op);
   if (!records_.looks || found == looks_.reads.end()) return;
   const ValueId where = op.attributes.where;
-  for (ValueId id : found->second) {
-    const View read = ViewOf(id);
-    const bool by_element = where == ValueId::kNone || ReadsByElement(op);
-    if (by_element) {
-      Look(read, where, SeenOf(id));
-    } else {
-      LookUnder(read, AnyOf(read.shape, ViewOf(where)), SeenOf(id));
+  for (const PrimalRead& read : found->second) {
+    const View view = ViewOf(read.value);
+    std::vector<Mask> masks;
+    if (where != ValueId::kNone) {
+      masks.push_back(
+          {ReadsByElement(op) ? MaskFor(view.shape, where) : AnyOf(view.shape, ViewOf(where))});
     }
+    if (op.code == OpCode::kSelect) {
+      masks.push_back({MaskFor(view.shape, op.operands[0]), read.operand == 2});
+    }
+    LookUnder(view, masks, SeenOf(read.value));
   }
 }
 
-void RegionMaker::LookUnder(const View& view, const View& mask, Seen seen) {
+void RegionMaker::LookUnder(const View& view, const std::vector<Mask>& masks, Seen seen) {
   std::vector<View> views = {view};
-  if (mask.set()) views.push_back(mask);
+  for (const Mask& mask : masks) views.push_back(mask.view);
   const bool is_one = views.size() == 1 && view.all != kNoRegister && ElementCount(view.shape) > 0;
   EachElement(is_one ? Shape{} : view.shape, views, [&](const Read& read, const Place&) {
-    std::vector<Register> operands;
-    for (size_t k = 0; k < views.size(); ++k) operands.push_back(read(k));
+    std::vector<Register> operands = {read(0)};
+    for (size_t k = 0; k < masks.size(); ++k) {
+      Register mask = read(k + 1);
+      if (masks[k].negated) mask = Call("not_bool", Carrier::kBool, {mask});
+      if (k > 0) mask = Call("and_bool", Carrier::kBool, {operands[1], mask});
+      operands.resize(1);
+      operands.push_back(mask);
+    }
     if (seen == Seen::kNan) {
       const std::string equal = Cat("eq_", CarrierName(view.carrier));
       Register is_nan = Call(equal, Carrier::kBool, {operands[0], operands[0]});

@@ -149,9 +149,14 @@ class RegionMaker {
   View MaskFor(const Shape& shape, ValueId mask);
   // For `shape`: whether the mask holds anywhere.
   View AnyOf(const Shape& shape, const View& mask);
-  void LookUnder(const View& view, const View& mask, Seen seen);
+  // The masks where an operation is executed (none: everywhere) and where it reads an operand.
+  struct Mask {
+    View view;
+    bool negated = false;
+  };
+  void LookUnder(const View& view, const std::vector<Mask>& masks, Seen seen);
   Seen SeenOf(ValueId id) const;
-  // Looks at what only `op` and others like it make a result of the adjoint (Detection::reads).
+  // Emits the looks of Detection::reads: at numbers of the primal that `op` reads and may hide.
   void LookAtReads(const Op& op);
   View ContiguousOf(const View& view);
 

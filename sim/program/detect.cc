@@ -169,14 +169,15 @@ class Detector {
   // Notes what must be looked at before `op`; returns whether it shows a number of the primal itself.
   bool ReadPrimal(const Op& op) {
     bool shows = false;
+    if (!ReadsNumbers(program_, op)) return shows;
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const ValueId operand = op.operands[k];
       if (!IsPrimalRead(operand) || !At(operand).born) continue;
-      const bool carried = IsSeen(op) && ReadsByElement(op) && Carries(op, k) &&
-                           IsSeenAs(operand, IsMeant(op.results[0]));
+      const bool carries = op.code == kSelect || (ReadsByElement(op) && Carries(op, k));
+      const bool carried = IsSeen(op) && carries && IsSeenAs(operand, IsMeant(op.results[0]));
       shows = shows || carried;
-      if (!carried) looked_at_before_[&op].push_back(operand);
-      LookBehind(operand, op);
+      if (!carried) looked_at_before_[&op].push_back({operand, k});
+      LookBehind(operand, op, k);
     }
     return shows;
   }
@@ -190,14 +191,14 @@ class Detector {
   }
 
   // Notes the numbers that a cast was made of, and may hide.
-  void LookBehind(ValueId cast, const Op& reader) {
+  void LookBehind(ValueId cast, const Op& reader, size_t operand) {
     const Op* const maker = At(cast).primal_maker;
     if (maker->code == kTape) return;
     const ValueId source = maker->operands[0];
     if (!IsPrimalRead(source) || !At(source).born) return;
     const bool carried = Carries(*maker, 0) && IsSeenAs(source, IsMeant(cast));
-    if (!carried) looked_at_before_[&reader].push_back(source);
-    LookBehind(source, reader);
+    if (!carried) looked_at_before_[&reader].push_back({source, operand});
+    LookBehind(source, reader, operand);
   }
 
   void ReadOp(const Op& op, int32_t home) {
@@ -321,7 +322,7 @@ class Detector {
   const std::vector<bool> primal_reads_;
   std::vector<const Region*> of_adjoint_;
   bool in_adjoint_ = false;  // the region whose looks are asked for
-  absl::flat_hash_map<const Op*, std::vector<ValueId>> looked_at_before_;
+  absl::flat_hash_map<const Op*, std::vector<PrimalRead>> looked_at_before_;
   std::vector<Known> values_;
   std::vector<Slot> slots_;
   std::vector<size_t> bare_;  // values that have just lost their last cover

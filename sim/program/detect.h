@@ -12,8 +12,8 @@
 //   under a mask (in the adjoint) is covered only by an operation under the same mask, or none.
 //   A value that may be infinite by intent (infinities.h) is looked at for NaN alone, and covers
 //   only values of its kind.
-//   What an adjoint reads of the primal (primal_reads.h) is looked at by the operations that read it: by
-//   their results where these are checked or covered and always show it, else before them.
+//   What an adjoint reads of the primal (primal_reads.h) is looked at through its readers: through the
+//   reader's result, if that is always non-finite with it, else just before the reader.
 // Errors: throws PassBudget::Ended if the budget is told to stop. Cost: linear in the program.
 // Threads: pure.
 #pragma once
@@ -25,6 +25,7 @@
 #include "precision/policy.h"
 #include "sim/program/numerical_program.h"
 #include "sim/program/pass_budget.h"
+#include "sim/program/primal_reads.h"
 
 namespace simgrad::sim {
 
@@ -32,8 +33,8 @@ struct Detection {
   // By value: whether its elements are checked after its definition. Never set for the yields that
   // the caller checks.
   std::vector<bool> look;
-  // By operation: what is checked before it, under its mask (ReadsByElement).
-  absl::flat_hash_map<const Op*, std::vector<ValueId>> reads;
+  // By operation: what is checked before it, where it reads it (PrimalRead).
+  absl::flat_hash_map<const Op*, std::vector<PrimalRead>> reads;
 };
 
 // Finds them in one top-level region. The caller checks `looked_at` after every execution.

@@ -59,7 +59,7 @@ class Bringer {
 
   Region Brought(Region region) && {
     Keep(region);
-    return Rewritten(std::move(region), false);
+    return Rewritten(std::move(region), nullptr);
   }
 
  private:
@@ -93,7 +93,8 @@ class Bringer {
     }
   }
 
-  Region Rewritten(Region region, bool reads_yields) {
+  // `reads_yields`: the label of the objective's operation that does; null: none.
+  Region Rewritten(Region region, const std::string* reads_yields) {
     frames_.emplace_back();
     Define(region.args);
     for (Op& op : region.ops) {
@@ -103,11 +104,12 @@ class Bringer {
       // The rule of a vjp belongs to the adjoint. What a loop tests is read by role termination.
       for (size_t k = 0; k < op.regions.size() && op.code != OpCode::kOwnVjp; ++k) {
         const bool is_test = op.code == OpCode::kWhile && k == 0;
-        op.regions[k] = Rewritten(std::move(op.regions[k]), reads && !is_test);
+        op.regions[k] =
+            Rewritten(std::move(op.regions[k]), reads && !is_test ? &op.label : nullptr);
       }
       frames_.back().ops.push_back(std::move(op));
     }
-    if (reads_yields) BringAll(region.yields, "");
+    if (reads_yields != nullptr) BringAll(region.yields, *reads_yields);
     region.ops = std::move(frames_.back().ops);
     frames_.pop_back();
     return region;

@@ -79,4 +79,8 @@ bool ReadsByElement(const Op& op) {
   return false;
 }
 
+bool ReadsNumbers(const Program& program, const Op& op) {
+  return !op.regions.empty() || (!op.results.empty() && program.IsReal(op.results[0]));
+}
+
 }  // namespace simgrad::sim

@@ -518,7 +518,7 @@ def test_replicas_are_scaled_by_the_queue_and_the_busy_workers_of_their_own_rele
     own = f'{{job="simgrad", namespace="lab", service="{service}"}}'
     assert {one["query"]: one["threshold"] for one in asked} == {
         f"sum(simgrad_queue_requests{own})": "8",
-        f"sum(simgrad_workers_busy{own})": "4",
+        f"sum(simgrad_workers_busy{own})": "1",
     }
 
 

@@ -254,8 +254,7 @@ def test_metrics_are_there_while_warm_compiles(tmp_path, free_port):
 
     try:
         first = eventually(page)
-        made = len(list(tmp_path.iterdir()))
-        assert "\nsimgrad_ready 0\n" in first and made < 4  # as many as the test above finds
+        assert "\nsimgrad_ready 0\n" in first
         assert "listening" in process.stdout.readline()
         assert "\nsimgrad_ready 1\n" in page()
     finally:

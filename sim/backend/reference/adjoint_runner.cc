@@ -102,24 +102,41 @@ void AdjointRunner::Execute(const Op& op, Frame& frame) {
 
 void AdjointRunner::SeeReads(const Op& op, const Frame& frame) const {
   if (sinks_.watch == nullptr || !sinks_.watch->watching()) return;
+  if (!ReadsNumbers(program(), op)) return;
   if (!op.results.empty() && layouts_.IsPrimalRead(op.results[0])) return;
-  for (ValueId operand : op.operands) SeeRead(operand, op, frame);
+  for (size_t k = 0; k < op.operands.size(); ++k) {
+    const ValueId operand = op.operands[k];
+    if (!layouts_.IsPrimalRead(operand)) continue;
+    const size_t elements = SizeOf(frame.At(operand));
+    const Array mask = MaskOfRead(op, k, elements, frame, WhereOf(op, frame));
+    SeeRead(operand, frame, &mask);
+  }
+}
+
+Array AdjointRunner::MaskOfRead(const Op& reader, size_t k, size_t elements, const Frame& frame,
+                                const Array* where) {
+  if (!ReadsByElement(reader)) return MaskOf(elements, IsExecuted(where, 0, SIZE_MAX));
+  Array mask = MaskOf(elements, true);
+  for (size_t i = 0; i < elements; ++i) {
+    bool reads = IsExecuted(where, i, elements);
+    if (reader.code == OpCode::kSelect) {
+      reads = reads && (frame.At(reader.operands[0]).integer[i] != 0) == (k == 1);
+    }
+    mask.integer[i] = reads ? 1 : 0;
+  }
+  return mask;
 }
 
 // A tape is shown before its cast.
-void AdjointRunner::SeeRead(ValueId read, const Op& reader, const Frame& frame) const {
+void AdjointRunner::SeeRead(ValueId read, const Frame& frame, const Array* where) const {
   if (!layouts_.IsPrimalRead(read)) return;
   const Op& maker = layouts_.ProducerOf(read);
   const Frame& home = frame.HomeOf(read);
   const bool tapes = maker.code == OpCode::kTape;
   const ValueId source = tapes ? maker.attributes.primal : maker.operands[0];
-  if (!tapes) SeeRead(source, reader, frame);
-  const Array& result = home.At(read);
-  const Array* const where = WhereOf(reader, frame);
-  const bool by_element = where == nullptr || ReadsByElement(reader);
-  const Array any = by_element ? Array() : MaskOf(1, IsExecuted(where, 0, SIZE_MAX));
+  if (!tapes) SeeRead(source, frame, where);
   const Array* const operands[] = {&home.At(source)};
-  sinks_.watch->SeeResult(maker, operands, home, result, by_element ? where : &any);
+  sinks_.watch->SeeResult(maker, operands, home, home.At(read), where);
 }
 
 void AdjointRunner::ExecuteTape(const Op& op, Frame& frame) {

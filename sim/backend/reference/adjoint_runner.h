@@ -43,7 +43,11 @@ class AdjointRunner : public RegionRunner {
  private:
   // Shows the watch what `op` reads of the primal.
   void SeeReads(const Op& op, const Frame& frame) const;
-  void SeeRead(ValueId read, const Op& reader, const Frame& frame) const;
+  // `read`: an operand of `reader`, or what that was made of. `where`: as of SeeResult.
+  void SeeRead(ValueId read, const Frame& frame, const Array* where) const;
+  // The elements of operand k that an operation reads under its mask.
+  static Array MaskOfRead(const Op& reader, size_t k, size_t elements, const Frame& frame,
+                          const Array* where);
   void ExecuteTape(const Op& op, Frame& frame);
   void ExecuteAccumulate(const Op& op, Frame& frame);
   void ExecuteWhileVjp(const Op& op, Frame& frame);

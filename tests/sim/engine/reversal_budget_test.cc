@@ -37,28 +37,30 @@ TEST(ReversalBudget, CheckpointsLieAsCloseAsStepsAreReversedAtOnce) {
     return ReversalBudgetOf(work, MemoryNeed{.steps_at_once = steps_at_once}, saved).interval;
   };
   constexpr int64_t kLittle = 1 << 10;
-  EXPECT_EQ(interval_of(1, kLittle), 1);
-  EXPECT_EQ(interval_of(7, kLittle), 7);
+  EXPECT_EQ(interval_of(1, kLittle), 8);
+  EXPECT_EQ(interval_of(13, kLittle), 13);
   EXPECT_EQ(interval_of(1000, kLittle), 32);
   EXPECT_EQ(interval_of(0, kLittle), 32);
   EXPECT_EQ(ReversalBudgetOf(work, std::nullopt, kLittle).interval, 32);
-  // Those of more memory lie apart until they are small, and as ever where they cannot be.
+  // 125 of them are small up to 32 MiB, or a part of what there is.
   EXPECT_EQ(interval_of(1, 1 << 18), 8);
-  EXPECT_EQ(interval_of(1, 1 << 22), 32);
-  EXPECT_EQ(interval_of(1, kSaved), 32);
+  EXPECT_EQ(interval_of(1, 1 << 19), 32);
+  Work poor = work;
+  poor.memory_budget_bytes = int64_t{128} << 20;
+  const MemoryNeed need = {.steps_at_once = 1};
+  EXPECT_EQ(ReversalBudgetOf(poor, need, 1 << 14).interval, 8);
+  EXPECT_EQ(ReversalBudgetOf(poor, need, 1 << 18).interval, 32);
 }
 
-TEST(ReversalBudget, CheckpointsAreAsManyAsAreAskedForWhereTheyAreSmall) {
+TEST(ReversalBudget, CheckpointsAreAllThatTheIntervalHasWhereTheyAreSmall) {
   const Work work = WorkOfSteps(10'000);
   const MemoryNeed need = {.steps_at_once = 1};
   const auto count = [&](int64_t saved) {
     return ReversalBudgetOf(work, need, saved).checkpoints / saved;
   };
-  EXPECT_EQ(count(1), 10'001);
-  EXPECT_EQ(count(1 << 10), 10'001);
-  EXPECT_EQ(count(1 << 14), 2000 + 2);
-  EXPECT_EQ(count(1 << 17), 256 + 2);
-  EXPECT_EQ(count(1 << 20), 200 + 2);
+  EXPECT_EQ(count(1), 1250 + 2);
+  EXPECT_EQ(count(1 << 14), 1250 + 2);
+  EXPECT_EQ(count(1 << 17), 200 + 2);
 }
 
 }  // namespace

@@ -77,22 +77,29 @@ std::string SitesText(const NumericalProgram& numerical) {
   return text + "\n";
 }
 
-// Everything that the passes say of a program.
-std::string Said(const absl::StatusOr<NumericalProgram>& lowered) {
-  if (!lowered.ok()) return lowered.status().ToString();
-  std::string text = lowered->text + lowered->fingerprint + SitesText(*lowered);
-  for (const Input& input : lowered->program.inputs) text += input.used ? 'u' : '-';
-  // As the text prints them: a region that two steps share twice.
-  std::vector<const Region*> printed = RegionsOf(*lowered);
-  const bool shares = lowered->adjoint && !lowered->adjoint->last;
-  if (shares) printed.insert(printed.end() - 2, &lowered->adjoint->inner);
-  text += Looks(*lowered, printed, 1);
-  if (!lowered->adjoint) return text;
-  for (size_t which = printed.size() - 4; which < printed.size(); ++which) {
-    text += Looks(*lowered, printed, which);
+// Everything that the passes say of programs.
+struct Said {
+  std::string meaning, looks;
+
+  void Add(const absl::StatusOr<NumericalProgram>& lowered) {
+    if (!lowered.ok()) {
+      meaning += lowered.status().ToString();
+      return;
+    }
+    meaning += lowered->text + lowered->fingerprint + SitesText(*lowered);
+    for (const Input& input : lowered->program.inputs) meaning += input.used ? 'u' : '-';
+    // As the text prints them: a region that two steps share twice.
+    std::vector<const Region*> printed = RegionsOf(*lowered);
+    const bool shares = lowered->adjoint && !lowered->adjoint->last;
+    if (shares) printed.insert(printed.end() - 2, &lowered->adjoint->inner);
+    looks += Looks(*lowered, printed, 1);
+    if (!lowered->adjoint) return;
+    for (size_t which = printed.size() - 4; which < printed.size(); ++which) {
+      looks += Looks(*lowered, printed, which);
+    }
   }
-  return text;
-}
+  Digests Both() const { return {Fingerprint(meaning), Fingerprint(looks)}; }
+};
 
 precision::Policy PolicyOf(const std::string& preset) {
   precision::PolicySpec spec;
@@ -101,17 +108,17 @@ precision::Policy PolicyOf(const std::string& preset) {
 }
 
 // Without an objective, and with each: forward and adjoint, under every preset.
-std::string OfWorld(const Program& world) {
-  std::string all;
+Digests OfWorld(const Program& world) {
+  Said all;
   std::vector<std::string> objectives = {""};
   for (const Objective& objective : world.objectives) objectives.push_back(objective.name);
   for (const std::string& preset : precision::PresetNames()) {
     for (const std::string& objective : objectives) {
-      all += Said(Lower(world, PolicyOf(preset), objective, std::nullopt));
-      all += Said(Lower(world, PolicyOf(preset), objective, shaped::WantedOf(world, objective)));
+      all.Add(Lower(world, PolicyOf(preset), objective, std::nullopt));
+      all.Add(Lower(world, PolicyOf(preset), objective, shaped::WantedOf(world, objective)));
     }
   }
-  return Fingerprint(all);
+  return all.Both();
 }
 
 // Every choice of words and flags of a built-in world.
@@ -158,24 +165,24 @@ void AddShaped(std::vector<Group>& groups) {
   }
 }
 
-std::string OfWoven(uint64_t first) {
-  std::string all;
+Digests OfWoven(uint64_t first) {
+  Said all;
   for (uint64_t seed = first; seed < first + 25; ++seed) {
     const woven::Woven woven = woven::Weave(seed);
-    all += Said(Lower(woven.world, woven.policy, woven.objective, woven.adjoint));
-    all += Said(Lower(woven.world, woven.policy, woven.objective, std::nullopt));
+    all.Add(Lower(woven.world, woven.policy, woven.objective, woven.adjoint));
+    all.Add(Lower(woven.world, woven.policy, woven.objective, std::nullopt));
   }
-  return Fingerprint(all);
+  return all.Both();
 }
 
-std::string GatesOfWoven(uint64_t first) {
+Digests GatesOfWoven(uint64_t first) {
   std::string all;
   for (uint64_t seed = first; seed < first + 25; ++seed) {
     const woven::Woven woven = woven::Weave(seed);
     const auto lowered = Lower(woven.world, woven.policy, woven.objective, std::nullopt);
     if (lowered.ok()) all += Gates(*lowered);
   }
-  return Fingerprint(all);
+  return {Fingerprint(all), "-"};
 }
 
 // A case whose world declares no weights: these groups are older than they are.
@@ -191,22 +198,22 @@ absl::StatusOr<NumericalProgram> RandomWithoutWeights(uint64_t seed) {
   return Lower(world, program.policy, program.objective, made->asked);
 }
 
-std::string GatesOfRandom(uint64_t first) {
+Digests GatesOfRandom(uint64_t first) {
   std::string all;
   for (uint64_t seed = first; seed < first + 25; ++seed) {
     const auto made = RandomWithoutWeights(seed);
     if (made.ok()) all += Gates(*made);
   }
-  return Fingerprint(all);
+  return {Fingerprint(all), "-"};
 }
 
-std::string OfRandom(uint64_t first) {
-  std::string all;
+Digests OfRandom(uint64_t first) {
+  Said all;
   for (uint64_t seed = first; seed < first + 25; ++seed) {
     const auto made = RandomWithoutWeights(seed);
-    if (made.ok()) all += Said(*made);
+    if (made.ok()) all.Add(*made);
   }
-  return Fingerprint(all);
+  return all.Both();
 }
 
 }  // namespace

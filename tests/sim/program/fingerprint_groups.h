@@ -1,8 +1,8 @@
-// Many lowered programs, in groups, and one digest of each group: texts, sites, what detection
-// looks at, which site gates an input.
+// Many lowered programs, in groups, and digests of each group: of texts and sites, or of which site
+// gates an input; and of what detection looks at.
 //
-// tests/data/fingerprints.txt holds the digests. They change only where the meaning of programs
-// does.
+// tests/data/fingerprints.txt holds the digests. The first changes only where the meaning of programs
+// does, the second also where executors look at other results for the same verdict.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,15 @@
 
 namespace simgrad::sim::fingerprints {
 
+struct Digests {
+  std::string meaning;
+  std::string looks;  // "-": of none
+  bool operator==(const Digests&) const = default;
+};
+
 struct Group {
   std::string name;
-  std::function<std::string()> digest;
+  std::function<Digests()> digests;
 };
 
 // `random_cases`: of each kind of random program, in groups of 25.

@@ -64,7 +64,7 @@ std::string LookedAtBefore(const NumericalProgram& numerical, const Detection& l
     const auto found = looks.reads.find(&op);
     if (found == looks.reads.end()) return;
     text += std::string(InfoOf(op.code).name) + ":";
-    for (ValueId id : found->second) text += " " + numerical.program[id].name;
+    for (const PrimalRead& read : found->second) text += " " + numerical.program[read.value].name;
     text += "; ";
   });
   return text;
