@@ -86,6 +86,19 @@ int NotTaken(Plot& plot, int how, int u, int a) {
   }
 }
 
+// Neither the witness nor the executor reports anything of a gradient through what `plant` gives.
+void ExpectNothing(Plot& plot, const sim::Engine& engine, Random& random, const Plot::Emit& plant) {
+  Crowd(plot, 17);
+  const int a = plot.Filler();
+  const int z = plot.Sow(a, kZ, plant);
+  plot.Fire(plot.planted.step);
+  plot.Close(a, z);
+  plot.planted.gradient = true;
+  const std::vector<Testimony> testimonies = TestimoniesOf(plot.planted);
+  for (const Testimony& testimony : testimonies) ASSERT_TRUE(testimony.ok);
+  ExpectAsTheWitnessSays(plot.planted, testimonies, engine, random);
+}
+
 TEST_P(HiddenNonFinite, CotangentsOfBranchesNotTakenAreNotReported) {
   const sim::Engine engine(GetParam().make());
   for (int number = 0; number < kCases; ++number) {
@@ -93,16 +106,8 @@ TEST_P(HiddenNonFinite, CotangentsOfBranchesNotTakenAreNotReported) {
     Random random(900 + static_cast<uint64_t>(number));
     Plot plot(random, PresetOf(number), 1);
     plot.where = static_cast<Where>(number % kWheres);
-    Crowd(plot, 17);
-    const int a = plot.Filler();
-    const int z =
-        plot.Sow(a, kZ, [&](int u, int now) { return NotTaken(plot, number % 4, u, now); });
-    plot.Fire(plot.planted.step);
-    plot.Close(a, z);
-    plot.planted.gradient = true;
-    const std::vector<Testimony> testimonies = TestimoniesOf(plot.planted);
-    for (const Testimony& testimony : testimonies) ASSERT_TRUE(testimony.ok);
-    ExpectAsTheWitnessSays(plot.planted, testimonies, engine, random);
+    ExpectNothing(plot, engine, random,
+                  [&](int u, int now) { return NotTaken(plot, number % 4, u, now); });
   }
 }
 
@@ -134,17 +139,9 @@ TEST_P(HiddenNonFinite, TapesThatNoExecutedOperationReadsAreNotReported) {
     const bool is_f16 = number % 2 == 0;
     plot.SetRole("tape", is_f16 ? Format::kF16 : Format::kE4m3);
     plot.where = static_cast<Where>(number % kWheres);
-    Crowd(plot, 17);
-    const int a = plot.Filler();
-    const int z = plot.Sow(a, kZ, [&](int u, int now) {
+    ExpectNothing(plot, engine, random, [&](int u, int now) {
       return NotRead(plot, number % 3, is_f16 ? 1e5 : 1000.0, u, now);
     });
-    plot.Fire(plot.planted.step);
-    plot.Close(a, z);
-    plot.planted.gradient = true;
-    const std::vector<Testimony> testimonies = TestimoniesOf(plot.planted);
-    for (const Testimony& testimony : testimonies) ASSERT_TRUE(testimony.ok);
-    ExpectAsTheWitnessSays(plot.planted, testimonies, engine, random);
   }
 }
 
