@@ -42,7 +42,8 @@ Types ChoiceTypes(const Program& program, const Op& op) {
   return std::vector<Type>{chosen};
 }
 
-// A loop of at most one turn for each region: it carries the results, and its body is the region.
+// A loop of at most one turn for each region: it carries the results, and its body is the region. Results
+// from `kept_from` on are 0 unless the last region is taken, the only one that yields them.
 void ExpandCond(ExpansionWriter& writer) {
   const Op& op = writer.op();
   const Type of_choice = writer.TypeOf(op.operands[0]);
@@ -54,14 +55,19 @@ void ExpandCond(ExpansionWriter& writer) {
     choice = writer.Do(OpCode::kMax, {choice, writer.Number(0, of_choice)}, of_choice);
     choice = writer.Do(OpCode::kMin, {choice, writer.Number(double(last), of_choice)}, of_choice);
   }
-  std::vector<ValueId> given;
-  for (ValueId id : op.results) given.push_back(writer.Number(0, writer.TypeOf(id)));
+  std::vector<ValueId> zeros;
+  for (ValueId id : op.results) zeros.push_back(writer.Number(0, writer.TypeOf(id)));
+  const auto first_kept = zeros.begin() + op.attributes.kept_from;
+  const bool keeps = op.attributes.kept_from > 0;
+  std::vector<ValueId> given(zeros.begin(), keeps ? first_kept : zeros.end());
   for (int64_t k = 0; k <= last; ++k) {
+    if (keeps && k == last) given.insert(given.end(), first_kept, zeros.end());
     Op branch = writer.Begin(OpCode::kWhile, given);
     branch.attributes.predicate = true;
     branch.attributes.max_iter = 1;
     branch.attributes.cap_order = CapOrder::kCapFirst;
     branch.attributes.carried = static_cast<int32_t>(given.size());
+    branch.attributes.kept_from = k == last ? op.attributes.kept_from : 0;
     // The loop stops where another region is taken.
     ValueId stop = choice;
     if (!is_bool) {

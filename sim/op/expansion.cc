@@ -1,6 +1,5 @@
 #include "sim/op/expansion.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace simgrad::sim {
@@ -69,10 +68,11 @@ void ExpandInto(Program& program, Op op, std::vector<Op>& out, PassBudget& budge
 }
 
 void ExpandRegion(Program& program, Region& region, PassBudget& budget) {
-  budget.Visit(static_cast<int64_t>(region.ops.size()));
-  const bool as_it_is = std::none_of(region.ops.begin(), region.ops.end(), [](const Op& op) {
-    return IsComposite(op) || !op.regions.empty();
-  });
+  bool as_it_is = true;
+  for (const Op& op : region.ops) {
+    budget.Visit();
+    as_it_is = as_it_is && !IsComposite(op) && op.regions.empty();
+  }
   if (as_it_is) return;
   std::vector<Op> ops;
   ops.reserve(region.ops.size());

@@ -214,15 +214,18 @@ class Assigner {
     const RoleSetting setting = SettingOf(op);
     const bool moves = InfoOf(op.code).op_class == OpClass::kShape;
     if (moves && setting.scale != precision::Scale::kNone) return VisitMoving(op, setting);
-    BringAll(op.operands, setting, op);
+    const KeptSlots kept = KeptOf(op);
+    BringOthers(op.operands, kept, setting, op);
     for (Region& region : op.regions) {
       OpenFrame(region);
       for (ValueId id : region.args) SetComputed(id, setting);
+      SetKept(region.args, kept);
       VisitOps(region);
-      BringAll(region.yields, setting, op);
+      BringOthers(region.yields, kept, setting, op);
       CloseFrame(region);
     }
     for (ValueId id : op.results) SetComputed(id, setting);
+    SetKept(op.results, kept);
     if (!op.regions.empty()) return;
     op.attributes.order = setting.order;
     op.attributes.accumulator = setting.accumulator;
@@ -232,6 +235,45 @@ class Assigner {
       if (op.attributes.ordered) op.attributes.order = *setting.products.order;
     }
     if (op.attributes.order.kind == Order::kShuffled) CountPermutation(op);
+  }
+
+  // Slots of the reverse loop of a branch that keep the format in which their cotangents enter.
+  struct KeptSlots {
+    size_t first = 0;
+    std::vector<std::optional<Format>> formats = {};  // none: there is no cotangent
+    size_t end() const { return first + formats.size(); }
+  };
+
+  KeptSlots KeptOf(const Op& op) const {
+    KeptSlots kept;
+    if (op.code != OpCode::kWhileVjp || op.attributes.kept_from == 0) return kept;
+    kept.first = static_cast<size_t>(op.attributes.kept_from);
+    for (size_t k = kept.first; k < static_cast<size_t>(op.attributes.carried); ++k) {
+      const ValueId id = op.operands[k];
+      const bool has_format = program_.IsReal(id) && !IsLiteral(id);
+      kept.formats.push_back(has_format ? program_[id].format : std::nullopt);
+    }
+    return kept;
+  }
+
+  void SetKept(std::span<const ValueId> slots, const KeptSlots& kept) {
+    for (size_t k = kept.first; k < kept.end(); ++k) {
+      if (kept.formats[k - kept.first]) SetReal(slots[k], *kept.formats[k - kept.first]);
+    }
+  }
+
+  // Brings all but the kept slots, among which literals alone have no format yet.
+  void BringOthers(std::span<ValueId> slots, const KeptSlots& kept, const RoleSetting& setting,
+                   const Op& user) {
+    for (size_t k = 0; k < slots.size(); ++k) {
+      if (!program_.IsReal(slots[k])) continue;
+      const bool is_kept = k >= kept.first && k < kept.end() && kept.formats[k - kept.first];
+      if (!is_kept) {
+        slots[k] = Bring(slots[k], setting, user);
+      } else if (IsLiteral(slots[k])) {
+        slots[k] = LiteralIn(slots[k], *kept.formats[k - kept.first]);
+      }
+    }
   }
 
   // How many numbers the operation sums in its order for one of its results.
@@ -284,7 +326,9 @@ class Assigner {
     // The exact number of a literal is cast, not a number rounded before.
     if (IsLiteral(op.operands[0])) op.operands[0] = LiteralIn(op.operands[0], Format::kF64);
     SetReal(op.results[0], format);
-    if (enters) scaled_[Index(op.results[0])] = Scaled::kEntered;
+    if (!enters) return;
+    const bool computed = scaled_[Index(op.operands[0])] == Scaled::kComputed;
+    scaled_[Index(op.results[0])] = computed ? Scaled::kComputed : Scaled::kEntered;
   }
 
   void VisitWhile(Op& op) {
@@ -295,7 +339,10 @@ class Assigner {
     const size_t c = static_cast<size_t>(counts.carried);
     const size_t m = static_cast<size_t>(counts.mapped);
     const size_t e = static_cast<size_t>(counts.exports);
-    BringAll(std::span(op.operands).first(c), setting, op);
+    // What a branch keeps has the format that its body says.
+    const size_t own =
+        op.attributes.kept_from > 0 ? static_cast<size_t>(op.attributes.kept_from) : c;
+    BringAll(std::span(op.operands).first(own), setting, op);
     for (ValueId& id : std::span(op.operands).last(m)) {
       if (IsLiteral(id)) id = Bring(id, setting, op);
     }
@@ -304,7 +351,7 @@ class Assigner {
     OpenFrame(test);
     AddArgs(body);
     for (Region* region : {&test, &body}) {
-      for (size_t i = 0; i < c; ++i) SetComputed(region->args[i], setting);
+      for (size_t i = 0; i < own; ++i) SetComputed(region->args[i], setting);
       for (size_t i = 0; i < m; ++i) {
         const ValueId element = std::span(region->args).last(m)[i];
         const auto format = program_[op.operands[c + i]].format;
@@ -332,9 +379,23 @@ class Assigner {
     test.ops = std::move(frames_.back().ops);
     frames_.back() = {};
     VisitOps(body);
-    BringAll(body.yields, setting, op);
+    BringAll(std::span(body.yields).first(own), setting, op);
+    for (size_t i = own; i < c; ++i) Keep(op, i);
     CloseFrame(body);
-    for (size_t i = 0; i < c; ++i) SetComputed(op.results[i], setting);
+    for (size_t i = 0; i < own; ++i) SetComputed(op.results[i], setting);
+  }
+
+  // The branch carries value i as its body yields it, and 0 where it is not taken.
+  void Keep(Op& branch, size_t i) {
+    const ValueId yield = branch.regions[1].yields[i];
+    if (!program_.IsReal(yield)) return;
+    const Format format = *program_[yield].format;
+    branch.operands[i] = LiteralIn(branch.operands[i], format);
+    for (const ValueId seen :
+         {branch.regions[0].args[i], branch.regions[1].args[i], branch.results[i]}) {
+      SetReal(seen, format);
+      if (seen != ValueId::kNone) PassScaled(yield, seen);
+    }
   }
 
   void Push(Frame& frame, Op op) {

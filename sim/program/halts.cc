@@ -1,10 +1,10 @@
 #include "sim/program/halts.h"
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
-#include "sim/program/rename.h"
+#include "sim/op/expansion.h"
+#include "sim/program/simplify.h"
 
 namespace simgrad::sim {
 namespace {
@@ -34,8 +34,8 @@ class Expansion {
     if (program_.HasInitial()) program_.initial.yields.push_back(state_);
     WriteStep();
     for (Objective& objective : program_.objectives) {
-      if (objective.HasStage()) {
-        objective.stage = Guarded(runs_, std::move(objective.stage), Role::kObjective);
+      if (objective.HasStage() && has_error_) {
+        objective.stage = Guarded(sound_, std::move(objective.stage));
       }
       if (objective.HasTerminal()) WriteTerminal(objective);
     }
@@ -102,61 +102,50 @@ class Expansion {
   }
 
   // A cost that is 0 where `choice` does not hold.
-  Region Guarded(ValueId choice, Region cost, Role role) {
+  Region Guarded(ValueId choice, Region cost) {
     Region region;
     region.args = std::exchange(cost.args, {});
     Region none;
     none.yields = {Number(none, 0, program_[cost.yields[0]].type)};
-    Rename(exported_, cost, budget_);
-    region.yields = Branch(region, choice, std::move(cost), std::move(none), role);
+    region.yields = Branch(region, choice, std::move(cost), std::move(none), Role::kObjective);
     return region;
   }
 
+  // The branch of an instance that runs gives its states, and values that keep their formats: whether
+  // it failed, and the exports, the last one first, as its reverse takes cotangents from the last
+  // result on.
   void WriteStep() {
     Region body = std::exchange(program_.step, {});
     Region& step = program_.step;
     const ValueId runs = Do(step, OpCode::kEq, {state_, Number(step, 0, kPlace)}, kTruth);
     const size_t states = body.yields.size();
     const ValueId failed = WriteHalts(body);
+    if (has_error_) sound_ = Do(body, OpCode::kNot, {failed}, kTruth);
     Region still;
-    for (size_t k = 0; k < states; ++k) {
-      const ValueId before = program_.inputs[k].value;
-      if (has_error_) {
-        body.yields[k] = Either(body, failed, before, body.yields[k]);
-      }
-      still.yields.push_back(before);
-    }
+    for (size_t k = 0; k < states; ++k) still.yields.push_back(program_.inputs[k].value);
     still.yields.push_back(state_);
     body.yields.push_back(halted_);
-    for (const Export& exported : program_.exports) {
+    if (has_error_) body.yields.push_back(failed);
+    for (size_t k = program_.exports.size(); k-- > 0;) {
       budget_.Visit();
-      body.yields.push_back(exported.value);
-      still.yields.push_back(Number(still, 0, program_[exported.value].type));
+      body.yields.push_back(program_.exports[k].value);
     }
-    if (has_error_) {
-      body.yields.push_back(failed);
-      still.yields.push_back(Number(still, 0, kTruth));
-    }
-    const std::vector<ValueId> given =
+    std::vector<ValueId> given =
         Branch(step, runs, std::move(body), std::move(still), Role::kState);
-    step.yields.assign(given.begin(), given.begin() + static_cast<int64_t>(states) + 1);
-    std::unordered_set<size_t> inputs;
-    for (const Input& input : program_.inputs) {
+    step.ops.back().attributes.kept_from = static_cast<int32_t>(states) + 1;
+    for (Export& exported : program_.exports) {
       budget_.Visit();
-      inputs.insert(Index(input.value));
+      exported.value = given.back();
+      given.pop_back();
     }
-    for (size_t k = 0; k < program_.exports.size(); ++k) {
-      budget_.Visit();
-      ValueId& value = program_.exports[k].value;
-      // Costs read inputs where they stand.
-      if (inputs.count(Index(value)) == 0) exported_[value] = given[states + 1 + k];
-      value = given[states + 1 + k];
-    }
-    runs_ = runs;
     if (has_error_) {
-      const ValueId sound = Do(step, OpCode::kNot, {given.back()}, kTruth);
-      runs_ = Do(step, OpCode::kAnd, {runs, sound}, kTruth);
+      const ValueId has_failed = given.back();
+      given.pop_back();
+      for (size_t k = 0; k < states; ++k) {
+        given[k] = Either(step, has_failed, program_.inputs[k].value, given[k]);
+      }
     }
+    step.yields = std::move(given);
   }
 
   // a where the bool scalar holds, else b.
@@ -212,7 +201,7 @@ class Expansion {
     const ValueId odd = Do(region, OpCode::kNe, {rest, Number(region, 0, kPlace)}, kTruth);
     const ValueId runs = Do(region, OpCode::kEq, {arg, Number(region, 0, kPlace)}, kTruth);
     const ValueId counts = Do(region, OpCode::kOr, {odd, runs}, kTruth);
-    Region guarded = Guarded(counts, std::move(terminal), Role::kObjective);
+    Region guarded = Guarded(counts, std::move(terminal));
     guarded.ops.insert(guarded.ops.begin(), region.ops.begin(), region.ops.end());
     objective.terminal = std::move(guarded);
   }
@@ -224,8 +213,7 @@ class Expansion {
   ValueId state_ = ValueId::kNone;
   ValueId step_ = ValueId::kNone;
   ValueId halted_ = ValueId::kNone;  // the state after a step that runs
-  ValueId runs_ = ValueId::kNone;    // whether the cost of a step counts
-  Renaming exported_;
+  ValueId sound_ = ValueId::kNone;   // in the branch: whether its cost counts
 };
 
 }  // namespace
@@ -247,6 +235,8 @@ std::vector<std::string> HaltNames(const Program& program, PassBudget* budget) {
 
 ExpandedHalts ExpandHalts(Program program, std::optional<AdjointSpec> spec, PassBudget& budget) {
   if (!Halts(program, budget)) return {std::move(program), std::move(spec)};
+  // So that a value and its copies have one cotangent in the branch.
+  program = RemoveCopies(ExpandComposites(std::move(program), budget), budget);
   return Expansion(std::move(program), std::move(spec), budget).Run();
 }
 

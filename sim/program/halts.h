@@ -40,8 +40,8 @@ struct ExpandedHalts {
   std::optional<AdjointSpec> spec;
 };
 
-// Returns a program without halts as it is. Any other gets one more state, which the returned spec
-// has too: nothing is asked of it.
+// Returns a program without halts as it is. Any other loses composites and copies, and gets branches
+// (`cond`) and one more state, which the returned spec has too: nothing is asked of it.
 ExpandedHalts ExpandHalts(Program program, std::optional<AdjointSpec> spec, PassBudget& budget);
 
 }  // namespace simgrad::sim

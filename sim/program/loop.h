@@ -22,6 +22,10 @@
 // margin. A predicate while without a site is a region of a `cond`: it is cap first with max_iter
 // 1, records nothing, and does not count among the loops around a decision (radix 1).
 //
+// A branch with `kept_from` = k > 0 carries the results of a halt's step. Those from k on keep the
+// format of what the body yields, and so do their cotangents that of what enters the reverse loop;
+// no region reads them as arguments. The rest have the format of the branch's role.
+//
 // lhs, rhs and entry are real scalars; they belong to the site and to role termination. With n > 0
 // the loop runs once per element of the leading axis, each element with an iteration count of its
 // own, as if it were alone: operands carry a leading axis of length n, the regions see one element

@@ -168,6 +168,7 @@ class WhileVjp : LoopVjp {
     vjp.attributes.site = op_.attributes.site;
     vjp.attributes.elements = op_.attributes.elements;
     vjp.attributes.cap_order = op_.attributes.cap_order;
+    vjp.attributes.kept_from = op_.attributes.kept_from;
     vjp.attributes.last = last;
     WriteRegions(vjp, [&](std::vector<Presence>& joined) { return Regions(joined); });
     const std::span<const ValueId> results(op_.results);

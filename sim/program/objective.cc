@@ -1,5 +1,7 @@
 #include "sim/program/objective.h"
 
+#include <algorithm>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -104,6 +106,8 @@ class Bringer {
       // The rule of a vjp belongs to the adjoint. What a loop tests is read by role termination.
       for (size_t k = 0; k < op.regions.size() && op.code != OpCode::kOwnVjp; ++k) {
         const bool is_test = op.code == OpCode::kWhile && k == 0;
+        // A step behind a halt reads states as one without does.
+        if (op.attributes.kept_from > 0 && !is_test) step_ = frames_.size();
         op.regions[k] =
             Rewritten(std::move(op.regions[k]), reads && !is_test ? &op.label : nullptr);
       }
@@ -122,9 +126,9 @@ class Bringer {
     }
   }
 
-  // Once, where the value is at home.
+  // Once, where the value is at home; of a state in the step.
   ValueId CastOf(ValueId value, const std::string& label) {
-    Frame& home = frames_[home_[Index(value)]];
+    Frame& home = frames_[std::max(home_[Index(value)], step_)];
     ValueId& cast = home.casts.try_emplace(Index(value), ValueId::kNone).first->second;
     if (cast == ValueId::kNone) {
       cast = AppendCast(program_, home.ops, value, Role::kObjective, label, budget_);
@@ -139,7 +143,47 @@ class Bringer {
   std::vector<bool> keeps_;   // by value: not to be cast
   std::vector<size_t> home_;  // by value: the place in frames_ of the region that defines it
   std::vector<Frame> frames_;
+  size_t step_ = 0;  // the place there of the step itself
 };
+
+// The branch that a halt made of the step, which keeps formats; null: there is none.
+Op* HaltedStep(Region& step) {
+  for (Op& op : step.ops) {
+    if (op.attributes.kept_from > 0) return &op;
+  }
+  return nullptr;
+}
+
+// One more value that keeps its format leaves the branch: 0 where it is not taken.
+ValueId Leave(Program& program, Region& step, ValueId value, PassBudget& budget) {
+  const auto added = [&] {
+    budget.WroteValue(program[value]);
+    return program.AddValue(program[value].type, program[value].name);
+  };
+  Op zero{.code = OpCode::kLiteral, .role = Role::kState, .results = {added()}};
+  zero.attributes.literal = {0.0};
+  Op& branch = *HaltedStep(step);
+  const auto place = branch.attributes.carried++;
+  branch.operands.insert(branch.operands.begin() + place, zero.results[0]);
+  for (Region& region : branch.regions) region.args.insert(region.args.begin() + place, added());
+  branch.regions[1].yields.insert(branch.regions[1].yields.begin() + place, value);
+  const ValueId result = added();
+  branch.results.insert(branch.results.begin() + place, result);
+  budget.WroteOp(zero);
+  step.ops.insert(step.ops.begin(), std::move(zero));
+  return result;
+}
+
+// What leaves a region that brings it into no role, and is not made in it, is brought into role
+// dynamics.
+void CastExports(Program& program, Region& region, std::span<ValueId> exported,
+                 PassBudget& budget) {
+  const std::vector<bool> computed = Computed(program, region, budget);
+  for (ValueId& id : exported) {
+    if (!program.IsReal(id) || computed[Index(id)]) continue;
+    id = AppendCast(program, region.ops, id, Role::kDynamics, "", budget);
+  }
+}
 
 }  // namespace
 
@@ -148,18 +192,28 @@ NumericalProgram ChooseObjective(Program world, const std::string& name, PassBud
   numerical.program = std::move(world);
   Program& program = numerical.program;
   std::erase_if(program.objectives, [&](const Objective& other) { return other.name != name; });
-  std::vector<Op>& ops = program.step.ops;
-  const std::vector<bool> computed = Computed(program, program.step, budget);
-  for (Export& exported : program.exports) {
-    if (!program.IsReal(exported.value) || computed[Index(exported.value)]) continue;
-    exported.value = AppendCast(program, ops, exported.value, Role::kDynamics, "", budget);
+  Op* const halted = HaltedStep(program.step);
+  if (halted != nullptr) {
+    // The last one first (halts.cc).
+    Region& taken = halted->regions[1];
+    const auto count = static_cast<int64_t>(program.exports.size());
+    std::vector<ValueId> exported(taken.yields.rbegin(), taken.yields.rbegin() + count);
+    CastExports(program, taken, exported, budget);
+    std::copy(exported.begin(), exported.end(), taken.yields.rbegin());
+  } else {
+    std::vector<ValueId> exported;
+    for (const Export& each : program.exports) exported.push_back(each.value);
+    CastExports(program, program.step, exported, budget);
+    for (size_t k = 0; k < exported.size(); ++k) program.exports[k].value = exported[k];
   }
   if (program.objectives.empty()) return numerical;
   numerical.objective = name;
   Region stage = std::exchange(program.objectives.front().stage, {});
   if (stage.yields.empty()) return numerical;
+  std::vector<Op>& ops = halted != nullptr ? halted->regions[1].ops : program.step.ops;
   for (Op& op : stage.ops) ops.push_back(std::move(op));
-  numerical.stage_cost = AppendCast(program, ops, stage.yields[0], Role::kObjective, "", budget);
+  const ValueId cost = AppendCast(program, ops, stage.yields[0], Role::kObjective, "", budget);
+  numerical.stage_cost = halted != nullptr ? Leave(program, program.step, cost, budget) : cost;
   return numerical;
 }
 

@@ -129,10 +129,12 @@ struct Attributes {
   CapOrder cap_order = CapOrder::kTestFirst;  // while
   bool predicate = false;                     // while: the test yields a bool, stop
   bool has_entry = false;  // while: third yield of the test region is the entry threshold
-  int64_t max_iter = 0;    // while: cap >= 1; for: trip count >= 0
-  int64_t elements = 0;    // while: 0 per instance, n >= 1 per element of the leading axis
-  int32_t carried = 0;     // while, for and their vjp: number of carried values
-  int32_t scanned = 0;     // for: number of operands that it takes element by element
+  // cond, while, while_vjp: the first of the carried values that keep their formats; 0: none (loop.h)
+  int32_t kept_from = 0;
+  int64_t max_iter = 0;  // while: cap >= 1; for: trip count >= 0
+  int64_t elements = 0;  // while: 0 per instance, n >= 1 per element of the leading axis
+  int32_t carried = 0;   // while, for and their vjp: number of carried values
+  int32_t scanned = 0;   // for: number of operands that it takes element by element
   TestKind kind = TestKind::kFromFlow;  // event, comparisons: what is declared of the test
   std::optional<Format> format;         // cast: explicit target format
   std::optional<Overflow> overflow;     // cast: explicit overflow mode, else the role's

@@ -1,6 +1,7 @@
 #include "sim/program/simplify.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "sim/program/loop.h"
@@ -122,7 +123,7 @@ void MarkUses(const Region& region, std::vector<bool>& live, PassBudget* budget)
   for (ValueId id : region.yields) mark(id);
 }
 
-Program Simplify(Program program, const std::vector<ValueId>& keep, PassBudget& budget) {
+Program RemoveCopies(Program program, PassBudget& budget) {
   CopyRemover copies(program, budget);
   copies.Visit(program.initial);
   copies.Visit(program.step);
@@ -131,6 +132,11 @@ Program Simplify(Program program, const std::vector<ValueId>& keep, PassBudget& 
     copies.Visit(objective.stage);
     copies.Visit(objective.terminal);
   }
+  return program;
+}
+
+Program Simplify(Program program, const std::vector<ValueId>& keep, PassBudget& budget) {
+  program = RemoveCopies(std::move(program), budget);
   Live live(program, keep, budget);
   for (Objective& objective : program.objectives) {
     live.Prune(objective.stage);

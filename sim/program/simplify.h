@@ -10,7 +10,10 @@
 
 namespace simgrad::sim {
 
-// A copy is a broadcast or reshape to the operand's own shape. An operation is dead where nothing
+// A copy is a broadcast or reshape to the operand's own shape; what reads it reads the operand.
+Program RemoveCopies(Program program, PassBudget& budget);
+
+// Removes copies and dead code. An operation is dead where nothing
 // uses its results, unless it decides: events, whiles, and loops around them. `keep` is used
 // outside the regions, beyond yields and exports; kNone there is nothing.
 Program Simplify(Program program, const std::vector<ValueId>& keep, PassBudget& budget);

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/program/builder.h"
@@ -44,10 +46,43 @@ Var CostAt(Builder& b, const std::string& where, const Var& x, const Var& n, con
     return b.For(1, {x},
                  [&](const Var&, const Vars& carried) { return Vars{Cost(b, carried[0], k)}; })[0];
   }
+  if (where == "loop in a branch") {
+    const Var low = b.Apply(sim::OpCode::kLt, {n, b.Integer(10, sim::ElementType::kI32, {})});
+    const auto other = [&](const Vars&) { return Vars{x}; };
+    return b.Cond(low, {},
+                  {other, [&](const Vars&) { return Vars{CostAt(b, "loop", x, n, k)}; }})[0];
+  }
+  if (where == "branch in a loop") {
+    return b.For(1, {b.Literal(0.0)},
+                 [&](const Var&, const Vars&) { return Vars{CostAt(b, "branch", x, n, k)}; })[0];
+  }
+  if (where == "scan") {
+    return b.Scan(1, {b.Literal(0.0)}, {b.Reshape(x, {1})}, false,
+                  [&](const Var&, const Vars&, const Vars& scanned) {
+                    return Vars{Cost(b, scanned[0], k)};
+                  })[0];
+  }
+  if (where == "call") {
+    return b.Call({x, k}, [&](const Vars& args) { return Vars{Cost(b, args[0], args[1])}; })[0];
+  }
   return Cost(b, x, k);
 }
 
-sim::Program World(const std::string& where, bool stage) {
+const std::vector<std::string> kPlaces = {"halt",
+                                          "halt with an error",
+                                          "branch",
+                                          "branch of two",
+                                          "loop",
+                                          "loop that carries",
+                                          "loop in a branch",
+                                          "branch in a loop",
+                                          "scan",
+                                          "call"};
+
+// What the cost reads.
+enum class Reads { kState, kNextState, kLastState };
+
+sim::Program World(const std::string& where, Reads reads) {
   Builder b("nested");
   const Var x = b.State("x", {});
   const Var n = b.State("n", {}, "", sim::ElementType::kI32);
@@ -56,10 +91,13 @@ sim::Program World(const std::string& where, bool stage) {
     const Var far = b.Event("far", x, Comparison::kGt, b.Literal(1e4));
     b.Halt("never", far, where == "halt with an error");
   }
-  b.SetNext({x * b.Literal(0.5), n});
-  if (stage) {
+  const Var next = x * b.Literal(0.5) + k;
+  b.SetNext({next, n});
+  b.Export("next", next, false);
+  if (reads != Reads::kLastState) {
+    const Var read = reads == Reads::kState ? x : next;
     b.AddObjective(
-        "J", [&] { return CostAt(b, where, x, n, k); }, nullptr);
+        "J", [&] { return CostAt(b, where, read, n, k); }, nullptr);
   } else {
     b.AddObjective("J", nullptr, [&](const Vars& states, const Vars&) {
       return CostAt(b, where, states[0], states[1], k);
@@ -71,9 +109,8 @@ sim::Program World(const std::string& where, bool stage) {
 }
 
 // The bits of the gradients of x and k.
-std::string Gradients(const std::string& where, bool stage, const std::string& preset) {
-  auto program =
-      tests::LowerForGradient(World(where, stage), tests::PolicyOf({.preset = preset}), "J");
+std::string Gradients(const std::string& where, Reads reads, const precision::Policy& policy) {
+  auto program = tests::LowerForGradient(World(where, reads), policy, "J");
   EXPECT_TRUE(program.ok()) << program.status();
   sim::Work work = tests::WorkOf(*std::move(program), kInstances, kSteps);
   std::vector<double> x;
@@ -89,21 +126,41 @@ std::string Gradients(const std::string& where, bool stage, const std::string& p
   }
   EXPECT_TRUE(std::all_of(result->health.begin(), result->health.end(),
                           [](const sim::InstanceHealth& health) { return health.ok; }))
-      << where << " " << preset;
+      << where;
   return bits;
 }
 
-TEST(NestedObjective, HasTheGradientOfTheSameCostAlone) {
-  for (const bool stage : {false, true}) {
-    for (const std::string preset :
-         {"f64", "f32", "bf16_safe", "f16_safe", "bf16_unsafe", "f16_unsafe"}) {
-      const std::string alone = Gradients("alone", stage, preset);
-      ASSERT_GT(alone.size(), 0u);
-      for (const std::string where :
-           {"halt", "halt with an error", "branch", "branch of two", "loop", "loop that carries"}) {
-        EXPECT_EQ(Gradients(where, stage, preset), alone) << where << " " << preset << " " << stage;
-      }
+void ExpectTheSameEverywhere(const precision::Policy& policy) {
+  for (const Reads reads : {Reads::kState, Reads::kNextState, Reads::kLastState}) {
+    const std::string alone = Gradients("alone", reads, policy);
+    ASSERT_GT(alone.size(), 0u);
+    for (const std::string& where : kPlaces) {
+      EXPECT_EQ(Gradients(where, reads, policy) == alone, true)
+          << where << " " << static_cast<int>(reads);
     }
+  }
+}
+
+TEST(NestedObjective, HasTheGradientOfTheSameCostAlone) {
+  for (const std::string preset :
+       {"f64", "f32", "bf16_safe", "f16_safe", "bf16_unsafe", "f16_unsafe"}) {
+    SCOPED_TRACE(preset);
+    ExpectTheSameEverywhere(tests::PolicyOf({.preset = preset}));
+  }
+}
+
+TEST(NestedObjective, HasThatOfFormatsThatNoPresetHas) {
+  for (const auto& [role, format] :
+       std::vector<std::pair<sim::Role, sim::Format>>{{sim::Role::kState, sim::Format::kBf16},
+                                                      {sim::Role::kDynamics, sim::Format::kF64},
+                                                      {sim::Role::kObjective, sim::Format::kBf16},
+                                                      {sim::Role::kObjective, sim::Format::kF64},
+                                                      {sim::Role::kAdjoint, sim::Format::kF64},
+                                                      {sim::Role::kTape, sim::Format::kBf16}}) {
+    SCOPED_TRACE(static_cast<int>(role));
+    precision::Policy policy = tests::PolicyOf({.preset = "f32"});
+    policy.roles[static_cast<size_t>(role)].format = format;
+    ExpectTheSameEverywhere(policy);
   }
 }
 

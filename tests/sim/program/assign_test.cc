@@ -240,6 +240,18 @@ TEST(AssignPrecision, ACastIntoARoleWithAScaleIsUnderIt) {
             "  yield %3\n");
 }
 
+TEST(AssignPrecision, ACastOfWhatARoleWithAScaleComputedIsComputedToo) {
+  Builder b("cast");
+  const Var x = b.State("x", {2});
+  RoleScope role(b, Role::kNetwork);
+  const Var y = b.Reshape(b.Cast(b.Apply(OpCode::kTanh, {x})), {2, 1});
+  b.SetNext({b.Reshape(y + y, {2})});
+  const std::string text = Assigned(b.program(), Fp8());
+  const size_t first = text.find("fake_quantize %0");
+  EXPECT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find("fake_quantize", first + 1), std::string::npos) << text;
+}
+
 TEST(AssignPrecision, WhatARoleWithAScaleComputesInTheTestOfALoopIsReadAsItIs) {
   Builder b("loop");
   const Var x = b.State("x", {2});
