@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "server/scheduling/steady_time.h"
 
 namespace simgrad::server::scheduling {
 namespace {
@@ -18,7 +18,7 @@ absl::Status Expired() {
 }  // namespace
 
 void Cancellation::Cancel(absl::Status why) {
-  if (absl::IsCancelled(why) && absl::Now() + kClientTimer >= deadline_) why = Expired();
+  if (absl::IsCancelled(why) && SteadyNow() + kClientTimer >= deadline_) why = Expired();
   std::lock_guard lock(mutex_);
   if (why_.ok()) why_ = std::move(why);
 }
@@ -28,7 +28,7 @@ absl::Status Cancellation::Check() const {
     std::lock_guard lock(mutex_);
     if (!why_.ok()) return why_;
   }
-  return absl::Now() >= deadline_ ? Expired() : absl::OkStatus();
+  return SteadyNow() >= deadline_ ? Expired() : absl::OkStatus();
 }
 
 }  // namespace simgrad::server::scheduling

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "server/scheduling/steady_time.h"
 
 namespace simgrad::server::scheduling {
@@ -77,7 +76,7 @@ void Scheduler::Stop() {
 
 std::variant<Scheduler::Arrival, Refusal> Scheduler::Arrive(const std::shared_ptr<Caller>& caller,
                                                             absl::Time deadline) {
-  if (absl::Now() >= deadline) {
+  if (SteadyNow() >= deadline) {
     return Refusal{RefusalReason::kDeadline, "the deadline had passed on arrival", {}};
   }
   for (;;) {

@@ -1,6 +1,7 @@
 // The time that durations are measured by: it does not move where the machine's clock is set.
 //
-// It is no date, and compares with no absl::Now(): deadlines of callers, which are dates, stay with that.
+// It is no date, and compares with no absl::Now(). Deadlines of callers are such times: a caller sends how long
+// it waits (server/service/call_deadline.h).
 // Threads: any.
 #pragma once
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "server/scheduling/steady_time.h"
 
 namespace simgrad::server::scheduling {
@@ -223,9 +222,8 @@ void WorkQueue::AwaitGrant(Turn& turn, std::unique_lock<std::mutex>& lock) {
       break;
     }
     // DropCancelled wakes it, and the deadline. A cancellation that nobody told of is seen within a second.
-    const absl::Time deadline =
-        std::min(turn.cancellation_->deadline(), absl::Now() + absl::Seconds(1));
-    turn.granted_.wait_until(lock, absl::ToChronoTime(deadline));
+    const absl::Duration left = turn.cancellation_->deadline() - SteadyNow();
+    turn.granted_.wait_for(lock, ForWaiting(std::min(left, absl::Seconds(1))));
   }
   --without_worker_;
 }

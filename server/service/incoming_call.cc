@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "server/scheduling/steady_time.h"
+#include "server/service/call_deadline.h"
 #include "server/service/caller_identity.h"
 #include "server/service/error_status.h"
 #include "server/service/refusal_count.h"
@@ -110,7 +110,7 @@ void IncomingCall::Refuse(const scheduling::Refusal& refusal) {
 
 bool IncomingCall::RefuseUnread() {
   if (!method_->is_work) return false;
-  const absl::Duration until = absl::FromChrono(context_.deadline()) - absl::Now();
+  const absl::Duration until = DeadlineOf(context_) - SteadyNow();
   scheduling::Caller& caller = **caller_;
   auto refusal = shared_.scheduler->FullFor(caller);
   if (!refusal) return false;

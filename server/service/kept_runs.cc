@@ -59,7 +59,8 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
   dropped.clear();
   {
     const std::lock_guard lock(mutex_);
-    if (entry.bytes > options_.free_bytes() + FreeableLocked()) return std::nullopt;
+    const int64_t free = options_.free_bytes();
+    if (entry.bytes > free && entry.bytes > free + FreeableLocked()) return std::nullopt;
     make_room();
   }
   while (true) {

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "server/conversion/describe.h"
 #include "server/conversion/world.h"
+#include "server/service/call_deadline.h"
 #include "server/service/caller_identity.h"
 #include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
@@ -23,12 +24,6 @@
 
 namespace simgrad::server::service {
 namespace {
-
-absl::Time DeadlineOf(const grpc::ServerContextBase& context) {
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
-  return absl::FromChrono(deadline);
-}
 
 // An exception of a library (no memory, above all) becomes a status where the library is called.
 template <class Function>

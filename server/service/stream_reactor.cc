@@ -90,8 +90,13 @@ bool StreamReactor::IsSlow(Clock::time_point now) {
   const auto watched = now - watched_since_;
   if (watched < call_->slow_reader_timeout()) return false;
   const double seconds = std::chrono::duration<double>(watched).count();
-  const double least = static_cast<double>(call_->min_read_bytes_per_second()) * seconds;
-  const bool is_slow = (given_up_ && !is_too_long_) || static_cast<double>(taken_bytes_) <= least;
+  const auto rate = static_cast<double>(call_->min_read_bytes_per_second());
+  const double least = rate * seconds;
+  const bool is_given_up = given_up_ && !is_too_long_;
+  const bool is_slow = is_given_up || static_cast<double>(taken_bytes_) <= least;
+  // The reader may have taken most of the message on its way, which nothing tells before its end.
+  const auto at_most = static_cast<double>(taken_bytes_ + in_flight_bytes_);
+  if (is_slow && !is_given_up && rate > 0 && at_most > least) return false;
   watched_since_ = now;
   taken_bytes_ = 0;
   return is_slow;

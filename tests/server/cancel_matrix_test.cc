@@ -291,6 +291,7 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
     if (cell.phase == Phase::kQueued) config.workers = 1;
     if (cell.way == Way::kStoppedReader) {
       config.slow_reader_timeout = slow_reader_timeout;
+      config.min_read_bytes_per_second = int64_t{16} << 20;  // a message in a quarter of a second
       if (cell.phase == Phase::kAdjoint) config.max_message_bytes = int64_t{4} << 20;
     }
     return config;

@@ -1,4 +1,7 @@
 // Answers that nobody reads: what waits is bounded, the work waits with it, and nothing is lost.
+#include <chrono>
+#include <thread>
+
 #include "tests/server/running_server.h"
 #include "tests/server/silent_peer.h"
 
@@ -203,6 +206,7 @@ config::ServerConfig Impatient(absl::Duration timeout) {
   config::ServerConfig config = SmallServer();
   config.workers = 1;
   config.slow_reader_timeout = timeout;
+  config.min_read_bytes_per_second = int64_t{1} << 20;  // a message in less than the timeout
   return config;
 }
 
@@ -267,6 +271,7 @@ TEST(SlowReader, ThatComesBackSoonIsToldWhyItsCallFailed) {
 TEST(SlowReader, OfAnAnswerThatIsDoneGivesItsMemoryBackToo) {
   config::ServerConfig config = FreePorts();
   config.slow_reader_timeout = absl::Seconds(2);  // far longer than the work takes
+  config.min_read_bytes_per_second = int64_t{4} << 20;
   RunningServer server(config);
   v1::RolloutRequest request = LargeAnswer();
   request.mutable_spec()->set_steps(200);  // 5 MB: more than HTTP/2 sends unasked, less than waits
@@ -277,6 +282,27 @@ TEST(SlowReader, OfAnAnswerThatIsDoneGivesItsMemoryBackToo) {
   EXPECT_TRUE(AllGivenBack(server));
   EXPECT_EQ(server.Series().at(kGivenUp), 1);
   EXPECT_EQ(StepsDone(server), 200);
+}
+
+// Nothing tells how much of a message is taken before all of it is.
+TEST(SlowReader, MayTakeALargeMessageForAsLongAsTheLeastRateAllows) {
+  config::ServerConfig config = FreePorts();
+  config.slow_reader_timeout = absl::Milliseconds(100);
+  RunningServer server(config);
+  v1::RolloutRequest request = LargeAnswer();
+  request.mutable_spec()->set_steps(200);  // 5 MB
+  grpc::ClientContext context;
+  context.set_deadline(FarOff());
+  auto reader = server.Rollout(&context, request);
+  v1::RolloutPart part;
+  ASSERT_TRUE(reader->Read(&part));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  bool has_result = false;
+  while (reader->Read(&part)) has_result = has_result || part.has_result();
+  EXPECT_TRUE(has_result);
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(server.Series().at(kGivenUp), 0);
 }
 
 TEST(FewSteps, ThatTakeLongAreToldOfBeforeTheirEnd) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "server/scheduling/steady_time.h"
 #include "tests/server/blocker.h"
 
 namespace simgrad::server::scheduling {
@@ -108,6 +109,18 @@ TEST(WorkQueue, AJobCancelledWhileItWaitsIsDroppedWithoutAWorker) {
   EXPECT_TRUE(absl::IsCancelled(told)) << told;
   EXPECT_EQ(queue.waiting(), 0);
   EXPECT_EQ(queue.busy(), 1);
+}
+
+TEST(Cancellation, ADeadlineIsATimeOfTheSteadyClock) {
+  EXPECT_TRUE(Cancellation(SteadyNow() + absl::Minutes(1)).Check().ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Cancellation(SteadyNow()).Check()));
+  // A caller whose own timer fires a little earlier.
+  Cancellation almost(SteadyNow() + absl::Milliseconds(20));
+  almost.Cancel(absl::CancelledError("it left"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(almost.Check()));
+  Cancellation early(SteadyNow() + absl::Minutes(1));
+  early.Cancel(absl::CancelledError("it left"));
+  EXPECT_TRUE(absl::IsCancelled(early.Check()));
 }
 
 TEST(WorkQueue, AJobThatExpiredInTheQueueIsToldSo) {
