@@ -1,5 +1,7 @@
 """Which server gets what, who is asked again, and which servers do not go together."""
 
+import concurrent.futures
+import hashlib
 import socket
 import threading
 import time
@@ -285,13 +287,60 @@ def test_a_name_is_looked_up_every_five_seconds_and_its_addresses_come_and_go(na
 def test_an_address_that_is_gone_is_kept_while_it_works(named):
     addresses, servers, clock, connected = named
     busy = servers.known()[0]
-    servers.began(busy)
+    assert servers.claim(lambda known: known[0]) is busy
     addresses.remove("10.0.0.1")
     clock.time = 5.0
     assert busy in servers.known() and not connected[0][2].closed
     servers.ended(busy)
     clock.time = 10.0
     assert busy not in servers.known() and connected[0][2].closed
+
+
+def test_an_address_that_is_gone_is_not_asked_what_it_is(named):
+    addresses, servers, clock, connected = named
+    gone = servers.known()[0]
+    addresses.remove("10.0.0.1")
+    clock.time = 5.0
+    assert gone not in servers.known() and connected[0][2].closed
+    assert "10.0.0.1:7 left this pool" in servers._ask_one(gone, 1.0, []).details()
+
+
+class Uploaded(Server2):
+    """Takes content once it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.info.limits.max_request_bytes = self.info.limits.max_upload_bytes = 1 << 20
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+    def Upload(self, requests, context):
+        self.began.set()
+        eventually(self.may_end.is_set)
+        content = b"".join(piece.data for piece in requests)
+        return simgrad_pb2.UploadResponse(ref=hashlib.sha256(content).digest(), seconds=600)
+
+
+@pytest.mark.parametrize("instances", [1, 512])  # a batch that goes to one server, and one that is cut
+def test_a_server_that_leaves_while_content_is_uploaded_to_it_ends_its_calls(fakes, monkeypatch, instances):
+    monkeypatch.setattr(servers_of_pool, "_FRESH_SECONDS", 0.0)
+    one, two = Uploaded(), fakes()
+    one.stream = two.stream = lambda n, context: parts_of(min(instances, 256))
+    listed = [one.target, two.target]
+    with sg.Pool(lambda: list(listed), upload=1, timeout=60) as pool:
+        pool.infos()
+        run = lambda: pool.rollout(world(), **dict(work(), initial={"x": np.zeros((instances, 1))}))
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            try:
+                answer = threads.submit(run)
+                eventually(one.began.is_set)
+                listed.remove(one.target)
+                for _ in range(3):
+                    assert pool.rollout(world(), **work()).ok.all()  # at the other one, which has less to do
+            finally:
+                one.may_end.set()
+            assert answer.result().ok.shape == (instances,) and answer.result().tries == 1
+        eventually(lambda: pool.infos().keys() == {two.target})
+    one.stop()
 
 
 def test_a_name_is_looked_up_at_once_after_a_server_was_lost(named):

@@ -117,7 +117,7 @@ class PooledAnswer:
             yield from self._of_many(planned)
         except errors.InvalidArgument as error:
             # It speaks of places in a shard; a server that takes the whole says it of the whole.
-            if self._for_whole(self._metadata()).takes(*self._size()):
+            if self._servers.takes_whole(*self._size()):
                 next(self._of_one())
             raise error
         except errors.FailedPrecondition:
@@ -190,18 +190,18 @@ class PooledAnswer:
 
     def _of_one(self, is_checked: bool = False) -> Iterator[Any]:
         message, metadata = self._work.message, self._metadata()
-        server = self._for_whole(metadata)
-        self._call.server = server.target
-        if server.info is not None:
-            request.check_size(message, message.ByteSize(), server.info.limits.max_request_bytes or 1 << 62)
-        rpc = server.send(self._work.method, message, self._call, self._left(), metadata)
-        with self._condition:
-            self._running[-1] = (None, rpc)
-            if self._cancelled:
-                rpc.cancel()
-        self._servers.began(server)
+        server = self._servers.for_whole(metadata, *self._size())
         reached = Reached()
         try:
+            self._call.server = server.target
+            info = server.info  # another call may lose it
+            if info is not None:
+                request.check_size(message, message.ByteSize(), info.limits.max_request_bytes or 1 << 62)
+            rpc = server.send(self._work.method, message, self._call, self._left(), metadata)
+            with self._condition:
+                self._running[-1] = (None, rpc)
+                if self._cancelled:
+                    rpc.cancel()
             for response in rpc:
                 for part in response.parts:
                     reached = _further(reached, part)
@@ -229,9 +229,6 @@ class PooledAnswer:
                 kept = part.result.kept
                 shard = KeptShard(server.target, self._work.cutter.instances, kept.handle)
                 kept.handle = KeptShards([shard]).handle
-
-    def _for_whole(self, metadata: list[tuple[str, str]]) -> Server:
-        return self._servers.for_whole(metadata, *self._size())
 
     def _size(self) -> tuple[int, int]:
         """Instances and bytes of the whole request."""
@@ -312,7 +309,8 @@ class PooledAnswer:
             handle = kept.at(number, server.target) if kept is not None else ""
             left = min(call.begin(), self._left())
             size = message.ByteSize()
-            limit = server.info.limits.max_request_bytes if server.info is not None else 0
+            info = server.info  # another call may lose it
+            limit = info.limits.max_request_bytes if info is not None else 0
             request.check_size(message, size, limit or size)
             method = "Vjp" if handle else self._work.method
             sent = request.vjp_request(handle, [message]) if handle else message
@@ -375,19 +373,21 @@ class PooledAnswer:
           waits: whether to wait for the preferred server, as long as it has not failed.
         Errors: grpc.RpcError where the pool has no server.
         """
+
+        def choose(servers: list[Server]) -> Server | None:
+            # A server that was lost comes back with the next request, once it said what it is.
+            fit = [s for s in servers if s.target not in refused and s.info is not None]
+            # One that is busy but fit is better than one that has failed.
+            its_own = [s for s in fit if waits and s.target == preferred]
+            free = [s for s in its_own or fit or servers if s.target not in self._busy]
+            order = lambda s: (s.target != preferred, s.running, s.down_until)
+            return min(free, key=order, default=None)
+
         with self._condition:
             while not self._cancelled:
-                servers = self._servers.known()
-                # A server that was lost comes back with the next request, once it said what it is.
-                fit = [s for s in servers if s.target not in refused and s.info is not None]
-                # One that is busy but fit is better than one that has failed.
-                its_own = [s for s in fit if waits and s.target == preferred]
-                free = [s for s in its_own or fit or servers if s.target not in self._busy]
-                if free:
-                    order = lambda s: (s.target != preferred, s.running, s.down_until)
-                    chosen: Server = min(free, key=order)
+                chosen = self._servers.claim(choose)
+                if chosen is not None:
                     self._busy.add(chosen.target)
-                    self._servers.began(chosen)
                     return chosen
                 self._condition.wait(0.1)
         raise errors.Cancelled("the call was cancelled by this client")
@@ -401,10 +401,11 @@ class PooledAnswer:
 
 def _is_of_another(server: Server, response: Any) -> bool:
     """Whether an answer begins with a revision other than its server was known by."""
-    if server.info is None or response.parts[0].WhichOneof("part") != "header":
+    info = server.info  # another call may lose it
+    if info is None or response.parts[0].WhichOneof("part") != "header":
         return False
     header = response.parts[0].header
-    return (header.server_version, header.revision) != (server.info.version, server.info.revision)
+    return (header.server_version, header.revision) != (info.version, info.revision)
 
 
 def _further(reached: Reached, part: Any) -> Reached:

@@ -60,7 +60,7 @@ class Server:
     Attributes:
       uploads: sends requests to it.
       info: what it says of itself; None: it was not asked yet, or was lost since.
-      running: requests that this pool has there.
+      running: requests that this pool has there, or uploads for, and questions what it is.
       down_until: when it may be asked again, in seconds of the clock.
       silent: it let the time for an answer pass when it was last asked.
       asked_aside: it is being asked while no call waits.
@@ -180,10 +180,24 @@ class Servers:
             raise
         return [server for server in candidates if server.target in infos]
 
+    def claim(self, choose: Callable[[list[Server]], Server | None]) -> Server | None:
+        """The server that `choose` takes of those of the moment: its channel stays open until `ended`.
+
+        Args:
+          choose: may give None; calls nothing of this object.
+        Errors: NoServer where there is none.
+        """
+        self._keep_fresh()
+        with self._lock:
+            chosen = choose(self._found())
+            if chosen is not None:
+                chosen.running += 1
+            return chosen
+
     def for_whole(
         self, metadata: Sequence[tuple[str, str]], instances: int = 0, size: int = 0
     ) -> Server:
-        """The server for a request that is not cut: of those whose limits allow it, the least busy one.
+        """Claims the server for a request that is not cut: of those whose limits allow it, the least busy one.
 
         Where no limits allow it, it is the server with the largest ones: so a refusal says what the pool takes.
 
@@ -191,23 +205,18 @@ class Servers:
           instances, size: of the request, the latter in bytes.
         """
         now = self._clock.now()
-        known = self.known()
-        self._ask_aside([s for s in known if s.silent and s.down_until <= now], metadata)
-        there = [s for s in known if not s.silent and s.down_until <= now] or known
-        fit = [s for s in there if s.takes(instances, size)]
-        if fit:
-            chosen = min(fit, key=lambda s: (s.down_until > now, s.silent, s.running, -s.down_until))
-        else:
-            chosen = max(there, key=lambda s: s.largest)
+        self._ask_aside([s for s in self.known() if s.silent and s.down_until <= now], metadata)
+        chosen = self.claim(lambda known: _for_whole(known, now, instances, size))
+        assert chosen is not None
         with self._lock:
             # Among equals, the one that was chosen last stands last.
             if chosen.target in self._servers:
                 self._servers[chosen.target] = self._servers.pop(chosen.target)
         return chosen
 
-    def began(self, server: Server) -> None:
-        with self._lock:
-            server.running += 1
+    def takes_whole(self, instances: int, size: int) -> bool:
+        """Whether the server that `for_whole` gives takes a request, as far as its limits are known."""
+        return _for_whole(self.known(), self._clock.now(), instances, size).takes(instances, size)
 
     def ended(self, server: Server) -> None:
         with self._lock:
@@ -250,17 +259,23 @@ class Servers:
 
         Errors: NoServer where there is none.
         """
+        self._keep_fresh()
+        with self._lock:
+            return self._found()
+
+    def _found(self) -> list[Server]:
+        """Those that were found last; the lock is held."""
+        if not self._servers:
+            raise NoServer("address list: this pool has no server at the moment")
+        return list(self._servers.values())
+
+    def _keep_fresh(self) -> None:
         now = self._clock.now()
         is_fresh = self._looked_up is not None and (
             not self._changes or now - self._looked_up < _FRESH_SECONDS
         )
         if not is_fresh:
             self._look_up(now)
-        with self._lock:
-            found = list(self._servers.values())
-        if not found:
-            raise NoServer("address list: this pool has no server at the moment")
-        return found
 
     def _look_up(self, now: float) -> None:
         try:
@@ -314,6 +329,10 @@ class Servers:
     def _ask_one(
         self, server: Server, timeout: float, metadata: Sequence[tuple[str, str]]
     ) -> grpc.RpcError | None:
+        with self._lock:
+            if self._servers.get(server.target) is not server:
+                return NoServer(f"address list: {server.target} left this pool")
+            server.running += 1
         try:
             server.info = server.stub.GetServerInfo(
                 simgrad_pb2.GetServerInfoRequest(), timeout=timeout, metadata=metadata
@@ -323,9 +342,19 @@ class Servers:
             server.silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             server.down_until = self._clock.now() + _DOWN_SECONDS
             return error
+        finally:
+            self.ended(server)
         server.silent = False
         server.down_until = 0.0
         return None
+
+
+def _for_whole(known: Sequence[Server], now: float, instances: int, size: int) -> Server:
+    there = [s for s in known if not s.silent and s.down_until <= now] or known
+    fit = [s for s in there if s.takes(instances, size)]
+    if not fit:
+        return max(there, key=lambda s: s.largest)
+    return min(fit, key=lambda s: (s.down_until > now, s.silent, s.running, -s.down_until))
 
 
 def _listed(targets: str | Iterable[str]) -> tuple[str, ...]:

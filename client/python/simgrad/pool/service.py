@@ -127,9 +127,8 @@ class PooledService(Service):
         metadata = self.calls.metadata()
         call.server = ""
         server = self.servers.for_whole(metadata)
-        call.server = server.target
-        self.servers.began(server)
         try:
+            call.server = server.target
             return server.send(method, message, call, left, metadata)
         except grpc.RpcError as error:
             self.servers.failed(server, self.calls.error_of(error), Reached(), metadata)
