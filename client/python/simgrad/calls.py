@@ -7,6 +7,7 @@ from typing import Any, Callable, NamedTuple, Union
 import grpc
 
 from simgrad import errors
+from simgrad.failure import Reached, deadline_message
 from simgrad.program_lines import add_line
 from simgrad.repeating import Call, Repeating
 from simgrad.retry import Retry, policy_of
@@ -20,10 +21,13 @@ class Terms(NamedTuple):
     Attributes:
       timeout: deadline of all tries together, in seconds.
       retry: None: nothing is repeated.
+      since: when the time began, by the clock of the client, where it is that of several calls together;
+        None: it begins with each call.
     """
 
     timeout: float
     retry: Retry | None
+    since: float | None = None
 
 
 class Calls:
@@ -39,6 +43,8 @@ class Calls:
       repeating: what the calls share for their repeats.
     Threads: safe.
     """
+
+    _call = Call
 
     def __init__(
         self,
@@ -65,15 +71,24 @@ class Calls:
             self.retry if retry is None else policy_of(retry),
         )
 
-    def new(self, message: Any, terms: Terms) -> Call:
-        """A call of its own, whose time begins now; its error names the line that `message` blames.
+    def terms_together(
+        self, timeout: float | None = None, retry: Retry | bool | None = None
+    ) -> Terms:
+        """The terms of several calls whose time, of all together, begins now."""
+        return self.terms(timeout, retry)._replace(since=self.repeating.clock.now())
 
-        Errors: FailedPrecondition (reason CLIENT_CLOSED) once the client is closed.
+    def new(self, message: Any, terms: Terms) -> Call:
+        """A call, whose time begins now unless its terms say when; its error names the line that `message` blames.
+
+        Errors: FailedPrecondition (reason CLIENT_CLOSED) once the client is closed; DeadlineExceeded where the
+          calls before it have left no time.
         """
         if self.repeating.closed:
             raise errors.FailedPrecondition("this client is closed", reason="CLIENT_CLOSED")
+        if terms.since is not None and self.repeating.clock.now() >= terms.since + terms.timeout:
+            raise errors.DeadlineExceeded(deadline_message(terms.timeout, Reached()))
         explain = lambda error: add_line(error, message)
-        return Call(self.repeating, terms.retry, terms.timeout, explain)
+        return self._call(self.repeating, terms.retry, terms.timeout, explain, terms.since)
 
     def metadata(self) -> list[tuple[str, str]]:
         """The token of the moment, as each try sends it.

@@ -103,12 +103,16 @@ def kind_of(error: SimgradError, reached: Reached) -> Kind:
     return Kind.DEPARTED if broken else Kind.FINAL
 
 
+def deadline_message(timeout: float, reached: Reached) -> str:
+    return f"deadline of {timeout:g} s exceeded {reached}"
+
+
 def message_of(error: SimgradError, target: str, timeout: float, reached: Reached) -> str:
     """A sentence for a person on what happened; `timeout` is the deadline of the call in seconds."""
     text = str(error)
     if error.code == "DEADLINE_EXCEEDED":
         why = f": {text}" if error.reason else ""
-        return f"deadline of {timeout:g} s exceeded {reached}{why}"
+        return f"{deadline_message(timeout, reached)}{why}"
     if error.reason:
         return text
     if error.code == "CANCELLED":

@@ -117,7 +117,7 @@ class KeptRun:
         retry: Any = None,
     ) -> list[results.Gradient]:
         """One gradient for each cotangent; see results.Rollout.vjp."""
-        terms = self._runs.calls.terms(timeout, retry)
+        terms = self._runs.calls.terms_together(timeout, retry)
         declared = lambda: self._runs.declared(self._world, terms)
         asked = [
             request.gradient_request(

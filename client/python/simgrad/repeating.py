@@ -73,8 +73,9 @@ class Call:
 
     Args:
       policy: None: no repeats.
-      timeout: deadline of all tries together, in seconds from now.
+      timeout: deadline of all tries together, in seconds.
       explain: adds to the error of the call what its request says.
+      since: when these seconds began, by the clock of `shared`; None: now.
     Threads: one, and `cancel` from any.
     """
 
@@ -84,12 +85,13 @@ class Call:
         policy: Retry | None,
         timeout: float,
         explain: Callable[[errors.SimgradError], None] = lambda error: None,
+        since: float | None = None,
     ):
         self._shared = shared
         self._policy = policy
         self._timeout = timeout
         self._explain = explain
-        self._started = shared.clock.now()
+        self._started = shared.clock.now() if since is None else since
         self._row = 0  # failures since the last part of an answer
         self._failing_since: float | None = None
         self._sent = 0

@@ -255,7 +255,8 @@ class Rollout:
     ) -> Gradient:
         """The gradient of this rollout, which was kept (keep=True), without simulating it again.
 
-        Args: as for Client.gradient. The objective is the rollout's, where it names one.
+        Args: as for Client.gradient. The objective is the rollout's, where it names one. `timeout` is of all
+          together, a replay and the other cotangents of `vjps` included.
         Returns: the bits of Client.gradient for the same work. A handle that is lost (expired, given up,
           or on another server) is replayed: the gradient is asked for as a whole, to the same bits, and
           `replayed` says so.

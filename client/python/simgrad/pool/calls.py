@@ -75,12 +75,11 @@ _COUNTING = threading.Lock()
 class PooledCalls(Calls):
     """Begins the calls of a pool, to whatever servers they go."""
 
-    def new(self, message: Any, terms: Terms) -> PooledCall:
-        call = super().new(message, terms)
-        return PooledCall(self.repeating, terms.retry, terms.timeout, call._explain)
+    _call = PooledCall
 
     def new_part(self, whole: PooledCall, message: Any, terms: Terms) -> PooledCall:
         """A call for a shard of what the caller asked for."""
         part = self.new(message, terms)
+        assert isinstance(part, PooledCall)
         part.belong_to(whole)
         return part
