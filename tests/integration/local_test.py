@@ -72,6 +72,50 @@ def test_a_server_that_does_not_start_says_why():
     assert "Fatal Python error" not in str(failed.value) and "Thread" not in str(failed.value)
 
 
+def log_of(client) -> str:
+    return os.pread(client._log.fileno(), 1 << 24, 0).decode()
+
+
+def run(client):
+    client.rollout(sg.World("bouncing_ball"), steps=1, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})
+
+
+@pytest.mark.parametrize("flags, tells", [([], False), (["--log_level=info"], True)])
+def test_requests_are_logged_where_it_is_asked_for(flags, tells):
+    with sg.local(device="cpu", threads=1, server=BINARY, flags=iter(flags)) as client:
+        run(client)
+        if tells:
+            eventually(lambda: "Rollout" in log_of(client))
+        else:
+            assert log_of(client) == ""
+
+
+def test_a_log_that_grows_is_emptied(monkeypatch, tmp_path):
+    of_local = sg.local.__globals__
+    guard = tmp_path / "guard.py"
+    guard.write_text(textwrap.dedent(f"""
+        import sys
+        sys.path.append({str(of_local["_GUARD"].parent)!r})
+        import _guard
+        _guard._LOG_BYTES, _guard._LOG_SECONDS = 5000, 0.05
+        sys.exit(_guard.main(sys.argv[1:]))
+    """))
+    monkeypatch.setitem(of_local, "_GUARD", guard)
+    flags = ["--log_level=info", "--log_lines_per_second=0"]
+    with sg.local(device="cpu", threads=1, server=BINARY, flags=flags) as client:
+
+        def shrinks():
+            before = len(log_of(client))
+            run(client)
+            return len(log_of(client)) < before
+
+        for _ in range(2):
+            eventually(shrinks)
+        run(client)
+        eventually(lambda: "Rollout" in log_of(client))
+        assert "\0" not in log_of(client)  # it goes on at its end
+
+
 @pytest.mark.parametrize("wrong", [{"token": "a\nb"}, {"timeout": 0}])
 def test_an_option_that_is_wrong_leaves_no_server(wrong):
     def children():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import importlib.util
 import os
@@ -57,6 +58,8 @@ class LocalClient(Client):
 
     def __init__(self, command: list[str], **options: Any):
         self._log = tempfile.TemporaryFile("w+")
+        # The guard empties it when it is large; what writes goes on at its end.
+        fcntl.fcntl(self._log, fcntl.F_SETFL, fcntl.fcntl(self._log, fcntl.F_GETFL) | os.O_APPEND)
         self._process = subprocess.Popen(
             [sys.executable, "-I", str(_GUARD), *command],
             stdin=subprocess.PIPE,
@@ -120,10 +123,13 @@ def local(
       threads: of the CPU; None: as many as the server chooses.
       server: the binary; None: $SIMGRAD_SERVER, else that of the package simgrad-server, else simgrad-server on
         PATH, else the build of the checkout that this module is part of.
-      flags: more flags of the server, such as "--workers=2".
+      flags: more flags of the server, such as "--workers=2". Without a --log_level among them it is warning.
       options: those of Client.
     Raises: FileNotFoundError without a binary; RuntimeError with the server's words if it does not start.
     """
     chosen = [] if threads is None else [f"--threads={int(threads)}"]
+    flags = list(flags)
+    if not any(flag.partition("=")[0] == "--log_level" for flag in flags):
+        chosen.append("--log_level=warning")
     command = [server_binary(server), "--port=0", "--metrics_port=0", f"--device={device}", *chosen, *flags]
     return LocalClient(command, **options)
