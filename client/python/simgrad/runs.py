@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import threading
 from dataclasses import replace
 from typing import Any, Sequence, cast
 
@@ -19,6 +21,8 @@ from simgrad.stream import Finish, Start, Stream
 from simgrad.v1 import policy_pb2, simgrad_pb2
 from simgrad.world import World
 
+_MOST_DECLARED = 256  # configurations of built-in worlds whose declarations are remembered
+
 
 class Runs:
     """Starts the runs of one client, and gives their results the form that their world and caller want.
@@ -29,18 +33,27 @@ class Runs:
     def __init__(self, service: Service):
         self._service = service
         self.calls = service.calls
-        self._declarations: dict[bytes, request.Declared] = {}
+        self._declarations: collections.OrderedDict[bytes, request.Declared] = collections.OrderedDict()
+        self._lock = threading.Lock()
 
     def declared(self, world: World, terms: Terms) -> request.Declared:
-        """The declarations of the inputs of a world, asked once for each configuration."""
+        """The declarations of the inputs of a world, asked once for each of the configurations used last."""
         if world.program is not None:
             return request.declarations_of(world.program)
         key = world.to_proto().SerializeToString(deterministic=True)
-        if key not in self._declarations:
-            message = request.description(world, policy_message(None), "")
-            answer = self._service.unary("DescribeProgram", message, terms)
-            self._declarations[key] = request.declarations_of(answer.source)
-        return self._declarations[key]
+        with self._lock:
+            declared = self._declarations.get(key)
+            if declared is not None:
+                self._declarations.move_to_end(key)
+                return declared
+        message = request.description(world, policy_message(None), "")
+        answer = self._service.unary("DescribeProgram", message, terms)
+        declared = request.declarations_of(answer.source)
+        with self._lock:
+            self._declarations[key] = declared
+            if len(self._declarations) > _MOST_DECLARED:
+                self._declarations.popitem(last=False)
+        return declared
 
     def can_keep(self, terms: Terms) -> bool:
         """Whether the server keeps runs: an older one refuses fields that it does not know."""
