@@ -42,6 +42,35 @@ for a, b in zip(grads(roll().value, *wanted), grads(cost(roll()).sum(), *wanted)
     )
 
 
+def test_a_scale_of_the_loss_reaches_the_reverse_pass_through_states_alone(root, server):
+    """The gradient is 0 in f16 unless what begins the reverse pass is larger."""
+    run(
+        root,
+        COMMON + """
+@sg.world
+def halved(x: sg.State, k: sg.Param = 1.0):
+    return {"x": x * 0.5 + 0.001 * k}
+@halved.objective
+def cost(x):
+    return 1e-4 * x * x
+def gradient(policy, scale, is_of_values):
+    k = tensor(1.0)
+    out = simgrad.torch.rollout(client, halved, steps=20, initial={"x": torch.tensor([1.0])}, params={"k": k},
+                                objective="cost" if is_of_values else "", policy=policy)
+    loss = out.values.sum() if is_of_values else (1e-4 * out.state["x"].double() ** 2).sum()
+    (loss * scale).backward()
+    return k.grad.item() / scale
+def tensor(x): return torch.tensor(x, requires_grad=True)
+right = gradient("f32", 1.0, True)
+close = lambda found: abs(found / right - 1) < 0.1  # the objective itself is of a few digits in f16
+assert [gradient("f16_unsafe", 2.0**e, True) for e in (0, 15)] == [0, 0]
+assert gradient("f16_unsafe", 1.0, False) == 0 and close(gradient("f16_unsafe", 2.0**15, False))
+assert close(gradient(sg.Policy("f16_unsafe").loss_scale(2.0**15), 1.0, True))
+""",
+        server.target,
+    )
+
+
 def test_an_objective_beside_trajectories_gives_the_sum_of_both(root, server):
     run(
         root,

@@ -126,6 +126,8 @@ def rollout(
     Formats: tensors keep their dtype on the way to the server. Results are f64 where the policy computes
       them in f64, else f32, whatever the tensors are; gradients come back in the dtype and on the
       device of their input. policy=None: f64 where an input is a tensor of f64, one number too; else f32.
+    Scales: a factor of the loss (torch's GradScaler) does not reach the reverse pass through `value` and `values`,
+      whose derivatives are weights that are applied at its end; policy.loss_scale and dynamic_loss_scale do.
     Data that needs a gradient is sent as a control, which it then is for the program and in `calls`; of a
       built-in world the program is asked for first.
     Cost: a backward pass is one call; two where the loss depends both on states or trajectories and on
