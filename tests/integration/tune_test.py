@@ -131,6 +131,26 @@ def test_a_world_that_draws_is_not_rounded_by_chance(client):
     assert (result.value_digits > 7).all()
 
 
+def test_a_guard_is_in_the_path_and_not_in_the_signature_that_tune_keeps(client):
+    """In bf16 x begins at 1, and the guard does not hold; the gradient is 1 either way."""
+
+    @sg.world
+    def lifts(x: sg.State):
+        y = x - 1.0
+        return {"x": np.where(y > 0, 1.0 + y, 2.0 + y)}
+
+    @lifts.objective
+    def end(x):
+        return x
+
+    work = dict(steps=1, initial={"x": np.full(4, 1 + 2.0**-12)}, objective="end")
+    tuned = client.tune(lifts, bound=0.1, formats=["f64", "bf16"], **work)
+    assert tuned.confirmed and "100.0% keep their path signature" in tuned.why
+    assert "keep their signature" in tuned.table() and "path of" not in tuned.why
+    [pair] = client.compare(lifts, policies=["f64", tuned.policy], **work).pairs.values()
+    assert pair.forks.count == 4
+
+
 TUNED = dict(bound=0.01, roles=["state", "solver", "adjoint"], sites=["projection"])
 
 
@@ -144,7 +164,7 @@ def test_the_sum_behind_the_stopping_test_stays_wide_and_all_else_is_cheap(tuned
     assert (tuned.cost, tuned.cost_before) == (16 * 3 + 32, 64 * 4) and tuned.confirmed
     assert tuned.search_ids.tolist() == [0, 2] and tuned.confirmation_ids.tolist() == [1, 3]
     assert tuned.tried[-1].sample == "confirmation" and {t.sample for t in tuned.tried[:-1]} == {"search"}
-    assert tuned.why.startswith("80 instead of 256 bits; on 2 other instances the policy holds: 100.0% keep their path")
+    assert tuned.why.startswith("80 instead of 256 bits; on 2 other instances the policy holds: 100.0% keep their path signature, ")
     said, last = tuned.sentence, tuned.tried[-1]
     assert not unbacked(said) and said.facts["instances"] == len(tuned.confirmation_ids)
     assert (said.facts["kept"], said.facts["error"], said.facts["holds"]) == (last.kept, last.error, last.holds)

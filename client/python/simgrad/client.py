@@ -614,17 +614,18 @@ class Client:
         retry: Retry | bool | None = None,
         **arguments: Any,
     ) -> Tuned:
-        """Searches the cheapest formats with which instances keep their path and gradients their accuracy.
+        """Searches the cheapest formats with which instances keep their path signature and gradients their accuracy.
 
-        A policy holds if a share of at least `keep` of the instances takes the path of the reference, and no
-        input's gradient is off by more than `bound`, as |g - g_ref| / |g_ref| over all elements. Cost: the
+        A policy holds if a share of at least `keep` of the instances has the path signature of the reference
+        (loops and named tests decide the same; guards, which only a `where` uses, do not count), and no input's
+        gradient is off by more than `bound`, as |g - g_ref| / |g_ref| over all elements. Cost: the
         sum of weight * bits over roles and sites. The search (simgrad/why/tune.py) uses the instances of
         even index; those of odd index confirm what it found. The result is 1-minimal: no role and no site
         alone can have a format of fewer bits.
 
         Args:
           formats: from which is chosen; the first is that with which every role and site begins.
-          reference: the policy whose paths and gradients are right.
+          reference: the policy whose path signatures and gradients are right.
           roles, sites: which may be lowered, one name or several; None: all that the world's operations
             name. The others stay as in `reference`.
           cost: by role or site; 1 where none is given.

@@ -1,4 +1,7 @@
-"""The cheapest formats with which instances keep their path and gradients their accuracy.
+"""The cheapest formats with which instances keep their path signature and gradients their accuracy.
+
+A signature holds what loops and named tests decide. Guards, which only a `where` uses and no site names, are in
+recorded paths alone, and here none is recorded.
 
 Search: every knob (a role, or a site) begins at the first of `formats`. The knobs are gone through in their
 order; each is lowered to the cheapest format with which the work still holds, tried from the cheapest up.
@@ -58,7 +61,7 @@ class Trial:
     Attributes:
       knob, format: what was lowered, and to what; None and "" for the first and the last row.
       formats: of every knob. cost: bits, by weight.
-      kept: share of instances that keep the reference's path. error: of the gradient, the largest relative
+      kept: share of instances that keep the reference's path signature. error: of the gradient, the largest relative
         difference over the inputs.
       holds: whether both are within their bounds. refused: why the server did not run it, or "".
       sample: "search" or "confirmation".
@@ -77,7 +80,8 @@ class Trial:
 
 @dataclass(repr=False)
 class Tuned:
-    """The result of Client.tune.
+    """The result of Client.tune. Path signatures leave guards out: `compare` may tell instances with the same one that
+    part at a guard.
 
     Attributes:
       policy: the cheap policy. formats: the format of each knob, by its name.
@@ -119,13 +123,13 @@ class Tuned:
         }
         return Sentence(
             f"{self.cost:g} instead of {self.cost_before:g} bits; on {others} other instances the policy {holds}: "
-            f"{last.kept:.1%} keep their path, and gradients are off by {last.error:.3g}.",
+            f"{last.kept:.1%} keep their path signature, and gradients are off by {last.error:.3g}.",
             facts,
         )
 
     def table(self) -> str:
         """The trials, a row each."""
-        rows = [["tried", "cost", "keep their path", "gradient off by", ""]]
+        rows = [["tried", "cost", "keep their signature", "gradient off by", ""]]
         for t in self.tried:
             what = f"{t.knob} {t.format}" if t.knob else ("all" if t.sample == "search" else "confirmation")
             said = f"refused: {t.refused}" if t.refused else ("holds" if t.holds else "fails")
@@ -299,7 +303,7 @@ def _no_start(format: str, trial: Trial) -> str:
     if trial.refused:
         return f"formats: {format} in every role was refused: {trial.refused}"
     return (
-        f"formats: with {format} in every role {trial.kept:.1%} of the instances keep the reference's path, and "
+        f"formats: with {format} in every role {trial.kept:.1%} of the instances keep the reference's path signature, and "
         f"gradients are off by {trial.error:.3g}: begin with a wider format, or loosen keep or bound"
     )
 
