@@ -217,6 +217,50 @@ def test_what_the_function_returns_is_told_by_the_line_of_its_def():
         counts.program
 
 
+@pytest.mark.parametrize("value, repeats", [
+    (lambda x: x[0], False),
+    (lambda x: np.sum(x), False),
+    (lambda x: 0.0, True),
+    (lambda x: np.broadcast_to(x[0], (3,)), True),
+])
+def test_a_computed_number_is_not_repeated_for_an_array_of_state(value, repeats):
+    @sg.world(x=sg.State(3))
+    def narrow(x):
+        return {"x": value(x)}
+
+    if repeats:
+        assert narrow.program is not None
+        return
+    words = r"state x is real\[3\], and becomes real\[\]: np.broadcast_to\(..., \(3,\)\) repeats it"
+    with pytest.raises(ValueError, match=words):
+        narrow.program
+
+
+def test_a_bool_for_each_element_stops_no_loop_and_halts_nothing():
+    @sg.world
+    def halves(x: sg.State[3]):
+        return sg.while_loop(lambda y: 0.5 * y, x, until=lambda y: y < 0.1, max_iter=5)
+
+    @sg.world
+    def falls(x: sg.State[3]):
+        sg.halt("fell", x < 0)
+        return x
+
+    either = r"not bool\[3\]: np.any\(...\) or np.all\(...\) of them$"
+    with pytest.raises(TypeError, match=rf"^world_function_test.py:\d+: a loop stops by one bool, {either}"):
+        halves.program
+    with pytest.raises(TypeError, match=rf"^world_function_test.py:\d+: halt fell takes one bool, {either}"):
+        falls.program
+
+    @sg.world
+    def number(x: sg.State):
+        sg.halt("fell", x)
+        return x
+
+    with pytest.raises(TypeError, match=r"halt fell takes one bool, not real\[\]$"):
+        number.program
+
+
 def test_what_an_argument_declares_is_told_by_the_line_of_the_def():
     @sg.world
     def counts(x: sg.State, t: sg.Step = 3):

@@ -69,6 +69,8 @@ class ControlFlow(Operations):
             yields = [self.value(x) for x in _listed(made)]
             tested.yields.extend(x.value for x in yields)
         op.predicate = yields[0].element == ELEMENT_TYPE_BOOL
+        if op.predicate and yields[0].shape:
+            raise TypeError(f"{self.here()}a loop stops by one bool, not {_one_of(yields[0])}")
         if not op.predicate:
             op.comparison = comparison
         exports = yields[1 if op.predicate else 3 if has_entry else 2 :]
@@ -264,7 +266,10 @@ class ControlFlow(Operations):
         `halted` says which halt ended which instance, in which step.
         """
         op = self._control("halt", decision_site=name, error=error)
-        op.operands.append(self.value(condition).value)
+        holds = self.value(condition)
+        if holds.element != ELEMENT_TYPE_BOOL or holds.shape:
+            raise TypeError(f"{self.here()}halt {name} takes one bool, not {_one_of(holds)}")
+        op.operands.append(holds.value)
         self._regions[-1].ops.append(op)
 
     # ---- Internal ----
@@ -299,12 +304,16 @@ class ControlFlow(Operations):
 
     def _as_before(self, given: Any, before: Expression, what: str) -> Expression:
         value = self.value(given, None if isinstance(given, Expression) else before.element)
-        if value.element == before.element and value.shape == ():
+        # A computed number in the place of an array of state is seldom meant for each element.
+        is_meant = what != "state" or not isinstance(given, Expression)
+        if value.element == before.element and value.shape == () and is_meant:
             value = self.broadcast_to(value, before.shape)
         if (value.shape, value.element) != (before.shape, before.element):
             name = self._name(before)
+            is_repeatable = value.element == before.element and not value.shape
+            hint = "" if not is_repeatable else f": np.broadcast_to(..., {before.shape}) repeats it"
             raise ValueError(
-                f"{self.here()}{what} {name or ''} is {type_text(before)}, and becomes {type_text(value)}"
+                f"{self.here()}{what} {name or ''} is {type_text(before)}, and becomes {type_text(value)}{hint}"
             )
         return value
 
@@ -328,6 +337,12 @@ class ControlFlow(Operations):
         finally:
             self._scopes.pop()
             self._regions.pop()
+
+
+def _one_of(condition: Expression) -> str:
+    """The type of a condition that is no single bool, and how one is made of bools."""
+    hint = ": np.any(...) or np.all(...) of them" if condition.element == ELEMENT_TYPE_BOOL else ""
+    return f"{type_text(condition)}{hint}"
 
 
 def _listed(made: Any) -> list[Any]:
