@@ -343,3 +343,19 @@ def test_integers_and_gradients_differ_by_what_f64_would_lose():
     assert beyond.largest == 1.0 and beyond.at == (0,)
     assert difference(np.array([3, 4], np.int32), np.array([3, 4], np.int32)).largest == 0.0
     assert difference(np.array([1, 2], np.uint8), np.array([1, 0], np.uint8)).largest == 2.0
+
+
+def test_a_loop_that_stops_is_not_told_by_the_margin_of_a_test_that_went_on(client):
+    """In bf16 x is 1, and the test stops it at 0, 0.001 below; by ulps the first one, at 1, is nearer."""
+
+    @sg.world
+    def halved(x: sg.State):
+        y = sg.while_loop(lambda y: (y - 1.0) * 0.5, x, until=lambda y: y <= 0.001, max_iter=40, site="halve")
+        return 0.0 * y + x
+
+    work = dict(steps=2, initial={"x": np.array([1.0022])}, gradient=False)
+    pair = client.compare(halved, policies=["f64", "bf16_unsafe"], **work).pairs["bf16_unsafe"]
+    mine = pair.forks.first.other
+    assert mine.margin < 0 < mine.margin_ulps and not mine.exact
+    assert "stops at step 0, where f64 goes on." in pair.why and "margin" not in pair.why
+    assert not any(map(unbacked, pair.sentences))

@@ -27,7 +27,8 @@ class Side:
         many of the `checks` held; -1 for others.
       chosen: of a choice, the index that was chosen; -1 for others, and where it is not known.
       margin, margin_ulps: a - b of a test of this site in this step, and its distance in ulps; inf where none is
-        told. `exact`: it is that of the decision that parts; else that of the test nearest to its threshold.
+        told. `exact`: it is that of the decision that parts; else both are those of the test nearest to its threshold, and
+        of two tests where the nearest one by a - b is another than by ulps.
       checks: how many tests of this site there were in this step.
       test: of a loop with a predicate, the test that decided; else "".
     """

@@ -59,7 +59,9 @@ def cause(fork: Fork, reference: str, whose: str = "") -> tuple[str, dict[str, A
     """The cause of a fork: what the other run did there, and the reference instead. `whose` follows the margin."""
     mine, theirs = fork.other, fork.reference
     at = f"at step {fork.step}"
-    if np.isfinite(mine.margin_ulps):
+    # Margins of two signs are of tests that decided otherwise: neither is known to be of the one that parts.
+    is_of_one = mine.exact or not mine.margin * mine.margin_ulps < 0
+    if np.isfinite(mine.margin_ulps) and is_of_one:
         by = "by a margin of {}" if mine.exact else "(closest margin {})"
         at += f" {by.format(ulps(mine.margin_ulps) + whose)}"
     facts: dict[str, Any] = {
