@@ -217,25 +217,6 @@ def test_what_the_function_returns_is_told_by_the_line_of_its_def():
         counts.program
 
 
-@pytest.mark.parametrize("value, repeats", [
-    (lambda x: x[0], False),
-    (lambda x: np.sum(x), False),
-    (lambda x: 0.0, True),
-    (lambda x: np.broadcast_to(x[0], (3,)), True),
-])
-def test_a_computed_number_is_not_repeated_for_an_array_of_state(value, repeats):
-    @sg.world(x=sg.State(3))
-    def narrow(x):
-        return {"x": value(x)}
-
-    if repeats:
-        assert narrow.program is not None
-        return
-    words = r"state x is real\[3\], and becomes real\[\]: np.broadcast_to\(..., \(3,\)\) repeats it"
-    with pytest.raises(ValueError, match=words):
-        narrow.program
-
-
 def test_a_bool_for_each_element_stops_no_loop_and_halts_nothing():
     @sg.world
     def halves(x: sg.State[3]):

@@ -304,16 +304,12 @@ class ControlFlow(Operations):
 
     def _as_before(self, given: Any, before: Expression, what: str) -> Expression:
         value = self.value(given, None if isinstance(given, Expression) else before.element)
-        # A computed number in the place of an array of state is seldom meant for each element.
-        is_meant = what != "state" or not isinstance(given, Expression)
-        if value.element == before.element and value.shape == () and is_meant:
+        if value.element == before.element and value.shape == ():
             value = self.broadcast_to(value, before.shape)
         if (value.shape, value.element) != (before.shape, before.element):
             name = self._name(before)
-            is_repeatable = value.element == before.element and not value.shape
-            hint = "" if not is_repeatable else f": np.broadcast_to(..., {before.shape}) repeats it"
             raise ValueError(
-                f"{self.here()}{what} {name or ''} is {type_text(before)}, and becomes {type_text(value)}{hint}"
+                f"{self.here()}{what} {name or ''} is {type_text(before)}, and becomes {type_text(value)}"
             )
         return value
 
