@@ -13,7 +13,7 @@ namespace simgrad::server::scheduling {
 
 class Cancellation {
  public:
-  // Of SteadyNow. InfiniteFuture: no deadline.
+  // A time of SteadyNow. InfiniteFuture: no deadline.
   explicit Cancellation(absl::Time deadline) : deadline_(deadline) {}
 
   // The first reason holds.

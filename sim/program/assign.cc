@@ -339,7 +339,7 @@ class Assigner {
     const size_t c = static_cast<size_t>(counts.carried);
     const size_t m = static_cast<size_t>(counts.mapped);
     const size_t e = static_cast<size_t>(counts.exports);
-    // What a branch keeps has the format that its body says.
+    // Kept values of a branch have the formats that its body says.
     const size_t own =
         op.attributes.kept_from > 0 ? static_cast<size_t>(op.attributes.kept_from) : c;
     BringAll(std::span(op.operands).first(own), setting, op);

@@ -174,8 +174,8 @@ ValueId Leave(Program& program, Region& step, ValueId value, PassBudget& budget)
   return result;
 }
 
-// What leaves a region that brings it into no role, and is not made in it, is brought into role
-// dynamics.
+// Brings exports that their region does not make into role dynamics: nothing else brings them into a
+// role.
 void CastExports(Program& program, Region& region, std::span<ValueId> exported,
                  PassBudget& budget) {
   const std::vector<bool> computed = Computed(program, region, budget);
