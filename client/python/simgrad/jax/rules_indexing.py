@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
-from simgrad.jax.node import I32, I64, Node, Shape, Value, neutral, size_of
+from simgrad.jax.node import I32, I64, REAL, Node, Shape, Value, neutral, size_of
 
 _SCATTERS = {
     "scatter": "set",
@@ -62,6 +62,11 @@ class _Windows:
         if len(self.indexed) != 1 or tuple(self.removed) != tuple(self.indexed) or self.batched:
             return False
         return all(n == array[d] for d, n in enumerate(self.sizes) if d != self.indexed[0])
+
+    def may_repeat(self, indices: Value) -> bool:
+        """Whether the indices are computed, and several of them may be one place."""
+        together = [n for axis, n in enumerate(indices.shape[:-1]) if axis not in self.index_batched]
+        return isinstance(indices, Node) and size_of(together) > 1
 
     def order(self, array: Shape, rank: int) -> list[int]:
         """If `lines` holds: by axis of JAX's result, its axis in [axes before `axis`, of indices, behind `axis`]."""
@@ -178,6 +183,8 @@ def _scatter(low: Lowering, equation: Any, operands: Operands) -> Value:
         combine, updates = "add", graph.emit("neg", updates)
     windows = _Windows.of_scatter(equation.params, array.shape, updates.shape)
     outside = "clip" if _bounds(equation.params["mode"]) == "clip" else "drop"
+    if combine == "mul" and not equation.params["unique_indices"] and windows.may_repeat(indices):
+        _warn_of_factors(low, equation.primitive.name, updates)
     if isinstance(indices, Node) and windows.lines(array.shape):
         numbers = graph.as_index(graph.reshape(indices, indices.shape[:-1]))
         order = windows.order(array.shape, len(updates.shape))
@@ -199,10 +206,22 @@ def _scatter(low: Lowering, equation: Any, operands: Operands) -> Value:
     return graph.reshape(made, array.shape)
 
 
+def _warn_of_factors(low: Lowering, name: str, updates: Value) -> None:
+    """Tells that the gradient of computed factors takes each for the only one of its place: JAX refuses this one."""
+    if not isinstance(updates, Node) or not updates.is_active:
+        return
+    low.graph.notes[f"{name}: the gradient of its factors is right for distinct places alone"] += 1
+    low.warn(
+        f"the gradient of {name!r} by its factors is wrong where a computed place comes twice; "
+        "unique_indices=True says that none does, and JAX has no gradient without it"
+    )
+
+
 def _constant_scatter(
     low: Lowering, array: Value, flat: np.ndarray, updates: Value, combine: str
 ) -> Value | None:
-    """A take of both for `set`; for others, where no place comes twice, only what is touched."""
+    """A take of both for `set`; for others only what is touched. None where a place comes twice, but for products of
+    reals."""
     graph = low.graph
     places = flat.reshape(-1)
     kept = places >= 0
@@ -212,18 +231,53 @@ def _constant_scatter(
         where[places[kept]] = np.flatnonzero(kept)
         both = np.where(where < 0, np.arange(size), size + where)
         return graph.take([array, updates], both.reshape(array.shape))
-    touched = places[kept]
-    if len(np.unique(touched)) != len(touched):
-        return None
-    before = graph.take([array], touched)
-    brought = graph.take([updates], np.flatnonzero(kept))
-    if combine in ("add", "mul"):
-        changed = graph.arithmetic(combine, before, brought)
+    touched, sources = places[kept], np.flatnonzero(kept)
+    if len(np.unique(touched)) == len(touched):
+        parts = [(touched, _combined(low, combine, array, touched, updates, sources))]
+    elif combine == "mul" and array.dtype == REAL:
+        parts = list(_products(low, array, touched, updates, sources))
     else:
-        changed = graph.emit(combine, before, brought)
-    back = np.arange(size)
-    back[touched] = size + np.arange(len(touched))
-    return graph.take([array, changed], back.reshape(array.shape))
+        return None
+    back, before = np.arange(size), size
+    for mine, _ in parts:
+        back[mine] = before + np.arange(len(mine))
+        before += len(mine)
+    return graph.take([array, *(changed for _, changed in parts)], back.reshape(array.shape))
+
+
+def _combined(
+    low: Lowering, combine: str, array: Value, places: np.ndarray, updates: Value, sources: np.ndarray
+) -> Value:
+    """The elements of the array at distinct places, each with its update."""
+    graph = low.graph
+    before, brought = graph.take([array], places), graph.take([updates], sources)
+    if combine in ("add", "mul"):
+        return graph.arithmetic(combine, before, brought)
+    return graph.emit(combine, before, brought)
+
+
+def _products(
+    low: Lowering, array: Value, touched: np.ndarray, updates: Value, sources: np.ndarray
+) -> Iterator[tuple[np.ndarray, Value]]:
+    """Places and their products, factors in their order, whose gradient is right also where a place comes several
+    times. Places with about as many factors go together: those that have fewer are filled up with ones."""
+    graph, size = low.graph, size_of(array.shape)
+    places, of_place, counts = np.unique(touched, return_inverse=True, return_counts=True)
+    order = np.argsort(of_place, kind="stable")
+    turn = np.empty(len(touched), np.int64)
+    turn[order] = np.arange(len(touched)) - np.repeat(np.cumsum(counts) - counts, counts)
+    lengths = 2 ** np.ceil(np.log2(counts)).astype(np.int64)
+    for length in np.unique(lengths):
+        chosen = lengths == length
+        mine = chosen[of_place]
+        if length == 1:
+            yield places[chosen], _combined(low, "mul", array, touched[mine], updates, sources[mine])
+            continue
+        factors = np.full((1 + length, chosen.sum()), -1, np.int64)
+        factors[0] = places[chosen]
+        columns = np.cumsum(chosen) - 1
+        factors[1 + turn[mine], columns[of_place[mine]]] = size + sources[mine]
+        yield places[chosen], graph.emit("prod", graph.take([array, updates], factors, 1.0), axes=(0,))
 
 
 @rule("dynamic_slice")
