@@ -340,8 +340,8 @@ class Graph(Layout):
     def compare(self, op: str, a: Value, b: Value) -> Value:
         """A comparison; of integers with constants behind choices, the formula of these choices."""
         a, b = self.widened((a, b))
-        if a is b and op in ("eq", "ne") and self._has_no_nan(a):
-            return np.full(a.shape, op == "eq")
+        if a is b:
+            return self._compared_with_itself(op, a)
         for x, y, code in ((a, b, op), (b, a, _SWAPPED[op])):
             if isinstance(x, Node) and not isinstance(y, Node) and x.dtype.kind in "iub":
                 made = self._integer_compare(code, x, y)
@@ -352,6 +352,13 @@ class Graph(Layout):
         if a.dtype == BOOL and op not in ("eq", "ne"):
             a, b = self.convert(a, I32), self.convert(b, I32)
         return self.emit(op, a, b)
+
+    def _compared_with_itself(self, op: str, a: Value) -> Value:
+        """Known, but for a NaN, which no comparison holds of but `ne`. It is no test, whose margin would always be 0."""
+        if op in ("lt", "gt"):
+            return np.zeros(a.shape, np.bool_)
+        is_nan = self.is_nan(a) if a.dtype == REAL else np.zeros(a.shape, np.bool_)
+        return is_nan if op == "ne" else self.logic("not", is_nan)
 
     def _integer_compare(self, op: str, x: Node, y: np.ndarray) -> Value | None:
         if x.op == "select":

@@ -1,7 +1,8 @@
 """The role of each operation, by a written rule, so that a policy means the same for every world.
 
-1. A comparison of reals is of role `termination` where it reaches the test of a loop, else `event`.
-2. What only comparisons read, directly or through operations that only they read, has their role:
+1. A comparison of reals, and a question for a NaN, is of role `termination` where it reaches the test of a loop, else
+   `event`.
+2. What only these read, directly or through operations that only they read, has their role:
    the sum behind a test is in the format of the test. A value for both has `termination`.
 3. What costs alone read is `objective` (costs are written in regions of their own).
 4. What stands in a `while` is `solver`. `for` and `cond` change no role.
@@ -43,7 +44,7 @@ def roles(live: Live, outputs: Iterable[Value], given: Given[str]) -> dict[Node,
     ending = behind_predicates(live)
     found: dict[Node, str] = {}
     for x in reversed(live.nodes):
-        if is_test(x):
+        if is_test(x) or _asks_for_nan(x):
             found[x] = "termination" if x in ending else "event"
             continue
         read_by = users.get(x, [])
@@ -54,6 +55,11 @@ def roles(live: Live, outputs: Iterable[Value], given: Given[str]) -> dict[Node,
         else:
             found[x] = _given(x.line, given) or _place(x, live)
     return {x: role for x, role in found.items() if x.op not in _NUMBERS_ONLY}
+
+
+def _asks_for_nan(x: Node) -> bool:
+    """Whether it is what Graph.is_nan writes."""
+    return x.op == "is_finite" and x.operands[0].op == "sign"
 
 
 def _is_for_tests(found: Mapping[Node, str], x: Node) -> bool:
