@@ -6,6 +6,7 @@ import re
 from typing import Any, Iterator
 
 from simgrad import errors
+from simgrad.guards import COMPARISONS, Guards
 from simgrad.v1 import program_pb2
 
 _PART = re.compile(r"(\w+)(?:\[(\d+)\])?")
@@ -44,19 +45,30 @@ def add_line(error: errors.SimgradError, message: Any) -> None:
 def site_lines(program: program_pb2.Program) -> dict[str, str]:
     """The line of each site: loops, events, accepted steps, comparisons with a name, and choices of the largest, of an
     order and of pivots. Whether a conversion counts, only the flow of data says: it has no line, nor has what stands
-    behind it under its name."""
+    behind it under its name. A comparison that the level does not report has the line of its name where no other has it."""
     lines: dict[str, str] = {}
+    unreported: dict[str, str] = {}
     seen: dict[str, int] = {}
     unsure = set()
+    guards = Guards(program)
     for op in _ops_of(program.step, with_vjps=False):
         name = op.decision_site or _choice_name(program, op)
-        if name and name not in unsure:
+        if name and op.code in COMPARISONS and not _is_reported(program, guards, op):
+            unreported.setdefault(name, op.label)
+        elif name and name not in unsure:
             before = seen.get(name, 0)
             seen[name] = before + 1
             lines[f"{name}#{before}" if before else name] = op.label
         elif op.code == "convert" and _may_choose(program, op):
             unsure.add(op.site)
-    return lines
+    return {**unreported, **lines}
+
+
+def _is_reported(program: program_pb2.Program, guards: Guards, op: program_pb2.Op) -> bool:
+    """Whether the program's level makes an event of a comparison with a name. It makes none of integers."""
+    if program.values[op.operands[0]].element != program_pb2.ELEMENT_TYPE_REAL:
+        return False
+    return program.level == "all" or (program.level == "decisions" and not guards.has(op))
 
 
 # The server's names of choices that have no site (sim/program/choices.h).
