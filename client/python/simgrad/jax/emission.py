@@ -56,6 +56,7 @@ class Emission:
       names: of sites, by the place of a test or loop.
       kinks: whose derivatives ties have: "simgrad" or "jax".
       chosen: the author's names for choices, by node.
+      guards: comparisons that are written as tests with their names, as the server reports no guard.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Emission:
         names: Mapping[Place, str],
         kinks: str = "simgrad",
         chosen: Mapping[Node, str] | None = None,
+        guards: frozenset[Node] = frozenset(),
     ):
         self._chosen = chosen or {}
+        self._guards = guards
         self._b = builder
         self._live = live
         self._inputs = inputs
@@ -112,6 +115,8 @@ class Emission:
                     self._written[x] = write_with_kink(self._b, x, [self._written[y] for y in x.operands])
             else:
                 self._written[x] = self._operation(x)
+                if x in self._guards:
+                    self._b.test(name, self._written[x])
 
     def _operation(self, x: Node) -> Expression:
         b, attributes = self._b, x.attributes

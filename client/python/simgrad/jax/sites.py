@@ -65,6 +65,17 @@ def choice_names(choosing: Iterable[Node], aliases: Given[str]) -> dict[Node, st
     return {x: alias for x, alias in named if alias is not None}
 
 
+def named_guards(
+    nodes: Iterable[Node], kinds: Mapping[Node, str], choosing: Iterable[Node], aliases: Given[str]
+) -> frozenset[Node]:
+    """The guards on lines that have a name of the author's and decide nothing else: answers have no other site of it."""
+    deciding: dict[str, list[Node]] = collections.defaultdict(list)
+    for x in (*(y for y in nodes if is_test(y) or y.op == "while"), *choosing):
+        deciding[x.line.text].append(x)
+    named = (found for line, found in deciding.items() if aliases.find(line) is not None)
+    return frozenset(x for found in named if all(kinds.get(y) == "guard" for y in found) for x in found)
+
+
 def halt_names(halts: Iterable[Node], aliases: Given[str]) -> dict[Node, str]:
     """A name for each halt, after the function that asks for it; `aliases` are the user's, by "file.py:line"."""
     names: dict[Node, str] = {}

@@ -16,7 +16,7 @@ from simgrad.jax.node import Node, Place
 from simgrad.jax.report import Report
 from simgrad.jax.roles import choosing, kinds
 from simgrad.jax.roles import roles as roles_of
-from simgrad.jax.sites import choice_names, halt_names, site_names, sites_of
+from simgrad.jax.sites import choice_names, halt_names, named_guards, site_names, sites_of
 from simgrad.jax.trace import Lowered, Step
 from simgrad.jax.trees import GROUPS, Group
 
@@ -45,6 +45,10 @@ class WorldWriter:
         self._halts = halt_names(found.halts, aliases)
         self._choosing = choosing(found.live, self._outputs) if level != "loops" else []
         self._chosen = choice_names(self._choosing, aliases)
+        self._kinds = kinds(found.live, self._outputs)
+        self._guards: frozenset[Node] = frozenset()
+        if level == "decisions":  # no level reports fewer comparisons, but for "loops", which reports none
+            self._guards = named_guards(found.live.nodes, self._kinds, self._choosing, aliases)
         self._inputs: dict[tuple[str, str], Expression] = {}
         self._roles: dict[Node, str] = {}
 
@@ -70,7 +74,7 @@ class WorldWriter:
 
     def report(self) -> Report:
         found = self._found
-        by_kind = kinds(found.live, self._outputs)
+        by_kind = {**self._kinds, **dict.fromkeys(self._guards, "event")}
         sites = sites_of(found.live.nodes, self._names, by_kind, self._choosing, self._chosen)
         return Report.of(found, sites, self._start, self._roles, self._halts)
 
@@ -110,7 +114,8 @@ class WorldWriter:
         self._roles = roles_of(found.live, self._outputs, self._given_roles)
         graph = found.lowered.graph
         emission = Emission(
-            self.builder, found.live, self._inputs, self._roles, self._names, self._kinks, self._chosen
+            *(self.builder, found.live, self._inputs, self._roles, self._names),
+            *(self._kinks, self._chosen, self._guards),
         )
         emission.write(graph.root)
         for halt, name in self._halts.items():
