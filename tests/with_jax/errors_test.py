@@ -1,5 +1,6 @@
 """A step that makes no world says so at once: all of a kind together, each with its line."""
 
+import functools
 import importlib.util
 import warnings
 
@@ -179,6 +180,57 @@ def test_a_state_that_changes_its_form_is_told_by_leaf():
     assert len(error.problems) == 2
     assert "state x" in str(error) and "state y" in str(error)
     assert "it returns" in str(refused(lambda s: [s["x"]]))
+
+
+def shortened(state):
+    part = state["x"][:1]
+    return {"x": part, "n": state["n"] + 0.5}
+
+
+def test_a_leaf_that_changes_its_form_is_told_with_its_line_and_what_to_write():
+    error = refused(shortened, {"x": X, "n": 0})
+    assert [p.line for p in error.problems] == [line(shortened, 2), line(shortened, 1)]
+    assert [p.what for p in error.problems] == ["state n: int32[] becomes float64[]", "state x: float64[2] becomes float64[1]"]
+    hints = ["give a real in the example, 1.0 for 1", "return an array of shape (2,), or give an example of shape (1,)"]
+    assert [p.hint for p in error.problems] == hints
+    in_jit = refused(functools.partial(jax.jit(shortened)), {"x": X, "n": 0})
+    assert {p.line for p in in_jit.problems} == {line(shortened, 0)}
+    [bare] = refused(lambda x: x > 0, X).problems
+    assert bare.what == "state: float64[2] becomes bool[2]" and bare.hint.startswith('convert it: x.astype("float64")')
+
+
+@pytest.mark.parametrize(
+    "step, hint",
+    [
+        (lambda state: {"x": state["x"]}, "return n, too"),
+        (lambda state: {**state, "y": state["x"]}, "give y in the example of the state, or return (state, outputs)"),
+        (lambda state: None, "return the next state"),
+        (lambda state: [state["x"]], "return the structure of the example, alone or as (state, outputs)"),
+        (lambda state: (state, 1.0, 2.0), "return the structure of the example, alone or as (state, outputs)"),
+    ],
+)
+def test_a_step_that_returns_another_tree_is_told_with_its_line_and_what_to_write(step, hint):
+    error = refused(step, {"x": X, "n": 0})
+    assert (error.problems[1].line, error.problems[1].hint) == (line(step, 0), hint)
+
+
+@pytest.mark.parametrize(
+    "cost, hint",
+    [
+        (lambda state: state["x"] ** 2, "jnp.sum(x) adds up its elements, and x[i] is one of them"),
+        (lambda state: state["x"][0] > 1, "x.astype(float) makes it a real"),
+        (lambda state: (state["x"][0], 1.0), "return one number"),
+        (lambda state: None, "return one number"),
+    ],
+)
+def test_a_cost_that_is_no_scalar_is_told_with_its_line_and_what_to_write(cost, hint):
+    [problem] = refused(lambda state: {"x": 2 * state["x"]}, objective={"o": cost}).problems
+    assert (problem.line, problem.hint) == (line(cost, 0), hint)
+
+
+def test_params_that_are_one_array_are_told_as_params():
+    [problem] = refused(lambda state, params: {"x": 2 * state["x"]}, params=np.ones(2)).problems
+    assert problem.what == "params"
 
 
 THEIRS = """

@@ -9,7 +9,7 @@ from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
 from simgrad.jax.node import REAL, neutral
-from simgrad.jax.trace import Lowered, lowered, traced
+from simgrad.jax.trace import Lowered, line_of_definition, line_of_result, lowered, traced
 from simgrad.jax.trees import GROUPS, Group, called
 
 
@@ -30,10 +30,9 @@ class CostFunction:
         self._jaxpr, _ = traced(whole, groups, f"{place} cost of {name!r}")
         given = self._jaxpr.out_avals
         if [(a.shape, neutral(a.dtype)) for a in given] != [((), REAL)]:
-            raise JaxWorldError(
-                "a cost is one real scalar:",
-                [Problem("", f"{name!r} gives {', '.join(a.str_short() for a in given) or 'nothing'}")],
-            )
+            line = line_of_result(self._jaxpr, 0, function) if len(given) == 1 else line_of_definition(function)
+            what = f"{name!r} gives {', '.join(a.str_short() for a in given) or 'nothing'}"
+            raise JaxWorldError("a cost is one real scalar:", [Problem(line, what, _hint(given))])
 
     def lowered(self, constants: set[tuple[str, str]], options: Options) -> tuple[Lowered, Live]:
         made = lowered(self._jaxpr, self._groups, constants, options)
@@ -44,6 +43,15 @@ class CostFunction:
         """Leaves of the state."""
         _, live = self.lowered(constants, options)
         return {x.attributes["name"] for x in live.inputs if x.attributes["kind"] == "state"}
+
+
+def _hint(given: Sequence[Any]) -> str:
+    """Tells what to write in a cost that gives something else than a real scalar."""
+    if len(given) != 1:
+        return "return one number"
+    if given[0].shape:
+        return "jnp.sum(x) adds up its elements, and x[i] is one of them"
+    return "x.astype(float) makes it a real"
 
 
 def cost_functions(objective: Mapping[str, Any], groups: Mapping[str, Group]) -> list[CostFunction]:

@@ -10,7 +10,7 @@ from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
 from simgrad.jax.node import Node
-from simgrad.jax.trace import Lowered, has_type_of, integers, lowered, traced, typed
+from simgrad.jax.trace import Lowered, has_type_of, integers, line_of_definition, line_of_result, lowered, traced, typed
 from simgrad.jax.trees import GROUPS, Group, called_by_kinds, has_numbers_of
 
 
@@ -38,14 +38,23 @@ class InitFunction:
         if not isinstance(made, Mapping) or set(made) - set(self._state.names):
             raise JaxWorldError(
                 "init gives the state, or leaves of it by name:",
-                [Problem("", f"it gives {jax.tree_util.tree_structure(made)}", f"leaves are {', '.join(self._state.names)}")],
+                [
+                    Problem(
+                        line_of_definition(self._function),
+                        f"it gives {jax.tree_util.tree_structure(made)}",
+                        f"leaves are {', '.join(self._state.names)}",
+                    )
+                ],
             )
         return dict(made)
 
     def _check_types(self) -> None:
         problems = [
-            Problem("", f"state {name}: {self._examples[name].dtype}{list(self._examples[name].shape)} is {out.str_short()}")
-            for name, out in zip(self.names, self._jaxpr.out_avals)
+            Problem(
+                line_of_result(self._jaxpr, place, self._function),
+                f"{self._state.told(name)}: {self._examples[name].dtype}{list(self._examples[name].shape)} is {out.str_short()}",
+            )
+            for place, (name, out) in enumerate(zip(self.names, self._jaxpr.out_avals))
             if not has_type_of(self._examples[name], out)
         ]
         if problems:

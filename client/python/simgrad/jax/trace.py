@@ -7,6 +7,8 @@ reads is an observable; the rest is state.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import os
 import pathlib
 import traceback
@@ -18,8 +20,8 @@ import numpy as np
 from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.graph import Graph
 from simgrad.jax.liveness import Live
-from simgrad.jax.lowering import ERROR_IF, Lowering, Options
-from simgrad.jax.node import Line, Node, Value, known_array, neutral
+from simgrad.jax.lowering import ERROR_IF, Lowering, Options, line_of
+from simgrad.jax.node import INSTALLED, Line, Node, Value, known_array, neutral
 from simgrad.jax.trees import GROUPS, Group, called, path_name, unique, x64
 
 _PACKAGES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (jax.__file__, __file__))
@@ -159,6 +161,24 @@ def _user_line(error: Exception) -> tuple[str, str, str]:
     return lines[-1].text, (mine[-1].line or "").strip(), asked
 
 
+def line_of_definition(function: Callable[..., Any]) -> str:
+    """The line where a function begins; empty of one that Python does not have."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return Line(code.co_filename, code.co_firstlineno).text if code is not None else ""
+
+
+def line_of_result(jaxpr: Any, place: int, function: Callable[..., Any]) -> str:
+    """The user's line that computes a result of a traced function; else the line where the function begins."""
+    result = jaxpr.jaxpr.outvars[place]
+    for equation in jaxpr.eqns:
+        if any(variable is result for variable in equation.outvars):
+            return line_of(equation, outside=INSTALLED).text or line_of_definition(function)
+    return line_of_definition(function)
+
+
 def lowered(
     jaxpr: Any, groups: Sequence[Group], constants: set[tuple[str, str]], options: Options
 ) -> Lowered:
@@ -216,6 +236,7 @@ class StepFinder:
         options: Options,
         varying: frozenset[str] = frozenset(),
     ):
+        self._step = step
         self._groups = groups
         self._ordered = [groups[kind] for kind in GROUPS if kind in groups]
         self._state = groups["state"]
@@ -259,19 +280,36 @@ class StepFinder:
             return made, ()
         if isinstance(made, tuple) and len(made) == 2 and structure(made[0]) == self._state.tree:
             return made
-        raise JaxWorldError(
-            "a step returns the state that it takes, or (state, outputs):",
-            [Problem("", f"it takes {self._state.tree}"), Problem("", f"it returns {structure(made)}")],
-        )
+        problems = [
+            Problem("", f"it takes {self._state.tree}"),
+            Problem(line_of_definition(self._step), f"it returns {structure(made)}", self._return_hint(made)),
+        ]
+        raise JaxWorldError("a step returns the state that it takes, or (state, outputs):", problems)
+
+    def _return_hint(self, made: Any) -> str:
+        """Tells what to write in a step that returns another tree."""
+        if made is None:
+            return "return the next state"
+        paths, _ = jax.tree_util.tree_flatten_with_path(made)
+        returned = [path_name(path) for path, _ in paths]
+        missing = [name for name in self._state.names if name not in returned]
+        others = [name for name in returned if name not in self._state.names]
+        if missing and others or not missing + others:
+            return "return the structure of the example, alone or as (state, outputs)"
+        if missing:
+            return f"return {', '.join(missing)}, too"
+        names = ", ".join(others)
+        return f"give {names} in the example of the state, or return (state, outputs)"
 
     def _check_types(self) -> None:
         found = []
-        for name, example, out in zip(self._state.names, self._state.examples, self.jaxpr.out_avals):
+        outs = self.jaxpr.out_avals
+        for place, (name, example, out) in enumerate(zip(self._state.names, self._state.examples, outs)):
             if not has_type_of(example, out):
                 before = f"{example.dtype}{list(example.shape)}"
-                is_real = example.dtype.kind in "iu" and np.dtype(out.dtype).kind == "f"
-                hint = "give a real in the example, 1.0 for 1" if is_real else ""
-                found.append(Problem("", f"state {name}: {before} becomes {out.str_short()}", hint))
+                line = line_of_result(self.jaxpr, place, self._step)
+                what = f"{self._state.told(name)}: {before} becomes {out.str_short()}"
+                found.append(Problem(line, what, _type_hint(example, out)))
         if found:
             raise JaxWorldError("a state keeps its shape and its type:", found)
 
@@ -354,6 +392,15 @@ class StepFinder:
         live = Live([*following.values(), *exports.values(), *(x.operands[0] for x in halts)])
         fixed = tuple(n for n in names if ("state", n) in constants and n not in state)
         return Step(made, live, state, fixed, observables, following, exports, halts)
+
+
+def _type_hint(example: np.ndarray, out: Any) -> str:
+    """Tells what to write where a leaf of the state becomes one of another shape or type."""
+    if example.shape != tuple(out.shape):
+        return f"return an array of shape {example.shape}, or give an example of shape {tuple(out.shape)}"
+    if example.dtype.kind in "iu" and np.dtype(out.dtype).kind == "f":
+        return "give a real in the example, 1.0 for 1"
+    return f'convert it: x.astype("{example.dtype}"), or give an example of {out.dtype}'
 
 
 def has_type_of(example: np.ndarray, out: Any) -> bool:

@@ -89,11 +89,11 @@ class WorldWriter:
                     self._inputs[key] = written_input(self.builder, kind, name, example)
         params = self._groups.get("params")
         unused = [n for n in (params.names if params else ()) if ("params", n) not in used]
-        real = [n for n in unused if params and params.examples[params.names.index(n)].dtype.kind == "f"]
+        real = [params.told(n) for n in unused if params and params.examples[params.names.index(n)].dtype.kind == "f"]
         if real:
             raise JaxWorldError(
                 "nothing depends on these params:",
-                [Problem("", f"params {n}", "leave it out, or use it in the step") for n in real],
+                [Problem("", told, "leave it out, or use it in the step") for told in real],
             )
 
     def _write_start(self, names: Sequence[str], made: Lowered, live: Live) -> None:
