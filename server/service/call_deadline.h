@@ -1,6 +1,6 @@
 // The deadline of a call, as a time of SteadyNow.
 //
-// A caller sends how long it waits, and gRPC tells that as a date of the machine's clock as it is set now.
+// A caller sends how long it waits. gRPC tells that as a date of the machine's clock, as that is set now.
 // Threads: any.
 #pragma once
 
