@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/validation/request_error.h"
 #include "sim/program/field_error.h"
+#include "sim/program/held_bytes.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -37,6 +38,17 @@ absl::Status Gone() {
 KeptRuns::KeptRuns(KeptRunsOptions options)
     : options_(std::move(options)), sweeper_(options_.ttl, [this] { DropExpired(); }) {}
 
+std::shared_ptr<void> KeptRuns::Lease(int64_t bytes) {
+  while (true) {
+    if (auto lease = options_.lease(bytes)) return lease;
+    Entries dropped;  // gives its memory back
+    const std::lock_guard lock(mutex_);
+    const auto idle = OldestIdleLocked();
+    if (idle == entries_.end()) return nullptr;
+    DropLocked(idle, KeptLost::kLimit, dropped);
+  }
+}
+
 std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) {
   const std::string bits = RandomBits();
   if (bits.empty()) return std::nullopt;
@@ -45,37 +57,52 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
   entry.caller = caller;
   entry.bytes = kept.run->bytes + static_cast<int64_t>(kept.spec->SpaceUsedLong());
   entry.kept = std::move(kept);
-  if (entry.bytes > options_.max_bytes) return std::nullopt;
+  const sim::NumericalProgram* const program = entry.kept.run->batch.program.get();
   Entries dropped;
+  const auto bytes_to_come = [&] {  // under the lock
+    return entry.bytes + (entry.program->entries > 0 ? 0 : entry.program->bytes);
+  };
   const auto make_room = [&] {  // under the lock
-    while (!entries_.empty() && bytes_ + entry.bytes > options_.max_bytes) {
+    while (!entries_.empty() && bytes_ + bytes_to_come() > options_.max_bytes) {
       DropLocked(std::prev(entries_.end()), KeptLost::kLimit, dropped);
     }
   };
   {
     const std::lock_guard lock(mutex_);
     DropExpiredLocked(dropped);
+    if (const auto known = programs_.find(program); known != programs_.end()) {
+      entry.program = known->second;
+    }
   }
   dropped.clear();
+  if (entry.program == nullptr) {
+    entry.program = std::make_shared<Program>();
+    if (program != nullptr) entry.program->bytes = sim::HeldBytes(*program);
+  }
   {
     const std::lock_guard lock(mutex_);
+    if (entry.bytes + entry.program->bytes > options_.max_bytes) return std::nullopt;
     const int64_t free = options_.free_bytes();
-    if (entry.bytes > free && entry.bytes > free + FreeableLocked()) return std::nullopt;
+    const int64_t needed = bytes_to_come();
+    if (needed > free && needed > free + FreeableLocked()) return std::nullopt;
     make_room();
   }
-  while (true) {
-    dropped.clear();  // gives its memory back
-    entry.lease = options_.lease(entry.bytes);
-    if (entry.lease != nullptr) break;
-    const std::lock_guard lock(mutex_);
-    const auto idle = OldestIdleLocked();
-    if (idle == entries_.end()) return std::nullopt;
-    DropLocked(idle, KeptLost::kLimit, dropped);
+  dropped.clear();
+  if (entry.program->lease == nullptr) {
+    entry.program->lease = Lease(entry.program->bytes);
+    if (entry.program->lease == nullptr) return std::nullopt;
   }
+  entry.lease = Lease(entry.bytes);
+  if (entry.lease == nullptr) return std::nullopt;
+  const std::shared_ptr<Program> ours = entry.program;  // goes without the lock
   const std::lock_guard lock(mutex_);
-  make_room();  // once more: others may have kept runs since
+  // Others may have kept runs since, of this program too.
+  entry.program = programs_.try_emplace(program, ours).first->second;
+  make_room();
+  programs_[program] = entry.program;  // room may have been made of its entries
+  bytes_ += bytes_to_come();
+  ++entry.program->entries;
   entry.expires = options_.now() + options_.ttl;
-  bytes_ += entry.bytes;
   std::string handle = entry.handle;
   entries_.push_front(std::move(entry));
   by_handle_[handle] = entries_.begin();
@@ -96,8 +123,9 @@ absl::StatusOr<KeptRuns::Kept> KeptRuns::Find(const std::string& handle,
   struct Held {
     std::shared_ptr<const sim::KeptRun> run;
     std::shared_ptr<void> lease;
+    std::shared_ptr<Program> program;
   };
-  auto held = std::make_shared<Held>(Held{entry.kept.run, entry.lease});
+  auto held = std::make_shared<Held>(Held{entry.kept.run, entry.lease, entry.program});
   return Kept{{held, held->run.get()}, entry.kept.spec};
 }
 
@@ -108,8 +136,7 @@ int64_t KeptRuns::Relieve(int64_t bytes) {
   while (freed < bytes) {
     const auto idle = OldestIdleLocked();
     if (idle == entries_.end()) break;
-    freed += idle->bytes;
-    DropLocked(idle, KeptLost::kReleased, dropped);
+    freed += DropLocked(idle, KeptLost::kReleased, dropped);
   }
   return freed;
 }
@@ -128,11 +155,17 @@ void KeptRuns::DropExpiredLocked(Entries& dropped) {
   }
 }
 
-void KeptRuns::DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped) {
+int64_t KeptRuns::DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped) {
   by_handle_.erase(entry->handle);
-  bytes_ -= entry->bytes;
+  int64_t bytes = entry->bytes;
+  if (--entry->program->entries == 0) {
+    bytes += entry->program->bytes;
+    programs_.erase(entry->kept.run->batch.program.get());
+  }
+  bytes_ -= bytes;
   dropped.splice(dropped.begin(), entries_, entry);
   options_.on_lost(why);
+  return bytes;
 }
 
 KeptRuns::Entries::iterator KeptRuns::OldestIdleLocked() {
@@ -143,7 +176,12 @@ KeptRuns::Entries::iterator KeptRuns::OldestIdleLocked() {
 
 int64_t KeptRuns::FreeableLocked() const {
   int64_t bytes = 0;
-  for (const Entry& entry : entries_) bytes += entry.lease.use_count() == 1 ? entry.bytes : 0;
+  std::unordered_map<const Program*, int64_t> idle;  // entries
+  for (const Entry& entry : entries_) {
+    if (entry.lease.use_count() != 1) continue;
+    bytes += entry.bytes;
+    if (++idle[entry.program.get()] == entry.program->entries) bytes += entry.program->bytes;
+  }
   return bytes;
 }
 

@@ -2,7 +2,7 @@
 //
 // A handle is the replica's name, a dot and 128 random bits. It is bound to the caller that kept
 // the run, lives for `ttl` after its last use, and goes earlier where memory is needed: the one
-// least recently used first. Threads: any.
+// least recently used first. Runs of one program hold it together. Threads: any.
 // Errors: NOT_FOUND with reason TAPE_GONE, the same whether a handle is unknown, expired, given up
 //   or another caller's.
 #pragma once
@@ -71,26 +71,36 @@ class KeptRuns {
   absl::Duration ttl() const { return options_.ttl; }
 
  private:
+  // A program; it may be that entries alone keep it.
+  struct Program {
+    int64_t bytes = 0;
+    int64_t entries = 0;
+    std::shared_ptr<void> lease;
+  };
   struct Entry {
     std::string handle, caller;
     Kept kept;
-    int64_t bytes = 0;
+    int64_t bytes = 0;  // beside those of the program
     absl::Time expires;
     std::shared_ptr<void> lease;
+    std::shared_ptr<Program> program;
   };
   using Entries = std::list<Entry>;
-  // Entries that go are freed without the lock.
-  void DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped);
+  // Takes a lease, for which idle entries go; null: all of them would not do.
+  std::shared_ptr<void> Lease(int64_t bytes);
+  // Entries that go are freed without the lock. Returns the bytes that come free then.
+  int64_t DropLocked(Entries::iterator entry, KeptLost why, Entries& dropped);
   void DropExpiredLocked(Entries& dropped);
   // The oldest entry that no reversal reads; end: there is none. Others would give no memory back.
   Entries::iterator OldestIdleLocked();
-  // The bytes of entries that no reversal reads.
+  // The bytes of entries that no reversal reads, and of programs that only these have.
   int64_t FreeableLocked() const;
 
   const KeptRunsOptions options_;
   mutable std::mutex mutex_;
   Entries entries_;  // the most recently used first
   std::unordered_map<std::string, Entries::iterator> by_handle_;
+  std::unordered_map<const sim::NumericalProgram*, std::shared_ptr<Program>> programs_;
   int64_t bytes_ = 0;
   Sweeper sweeper_;  // the last member: it goes first
 };

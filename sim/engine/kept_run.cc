@@ -1,15 +1,12 @@
 #include "sim/engine/kept_run.h"
 
-#include "sim/program/held_bytes.h"
-
 namespace simgrad::sim {
 
 int64_t KeptBytes(const KeptRun& kept, int64_t saved_bytes) {
   // Signatures, health twice over, values, ids: a few numbers for each instance.
   constexpr int64_t kPerInstance = 128;
   constexpr int64_t kItself = 4096;
-  // It may be the last to hold its program.
-  int64_t bytes = kItself + HeldBytes(*kept.batch.program) + kept.batch.instances * kPerInstance;
+  int64_t bytes = kItself + kept.batch.instances * kPerInstance;
   if (kept.counts != nullptr) {
     bytes += kept.counts->bytes() + static_cast<int64_t>(kept.saved.size() + 1) * saved_bytes;
   }

@@ -35,10 +35,10 @@ struct KeptRun {
   // states.
   WorkResult forward;
   int64_t chunk_steps = 1;  // as the forward pass came to choose them
-  int64_t bytes = 0;        // of all of this, at most
+  int64_t bytes = 0;        // of all of this but the program, at most
 };
 
-// An upper bound of what it holds; `saved_bytes` of one saved state.
+// An upper bound of what it holds beside its program; `saved_bytes` of one saved state.
 int64_t KeptBytes(const KeptRun& kept, int64_t saved_bytes);
 
 // Work that begins where `kept` ended. The caller adds the gradient and the cotangents, and the

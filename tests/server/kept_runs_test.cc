@@ -16,9 +16,11 @@ namespace {
 
 constexpr int64_t kRunBytes = 1000;
 
-KeptRuns::Kept SomeRun(int64_t bytes = kRunBytes) {
+KeptRuns::Kept SomeRun(int64_t bytes = kRunBytes,
+                       std::shared_ptr<const sim::NumericalProgram> program = nullptr) {
   auto run = std::make_shared<sim::KeptRun>();
   run->bytes = bytes;
+  run->batch.program = std::move(program);
   return {run, std::make_shared<const v1::RolloutSpec>()};
 }
 
@@ -125,6 +127,57 @@ TEST_F(KeptRunsTest, RunsThatAreKeptAtOnceStayWithinTheLimitTogether) {
   EXPECT_LE(store->use().bytes, store->max_bytes());
   EXPECT_EQ(store->use().entries, 2);
   EXPECT_EQ(lost_[static_cast<size_t>(KeptLost::kLimit)], kCallers - 2);
+}
+
+TEST_F(KeptRunsTest, RunsOfOneProgramHoldItOnce) {
+  constexpr int64_t kProgramBytes = 20'000;
+  const auto program = [] {
+    auto numerical = std::make_shared<sim::NumericalProgram>();
+    numerical->text = std::string(kProgramBytes, '.');
+    return numerical;
+  };
+  const auto store = Store(60'000);
+  const auto shared = program();
+  std::vector<std::string> handles;
+  handles.push_back(*store->Keep(SomeRun(kRunBytes, shared), "ada"));
+  const int64_t one = store->use().bytes;
+  EXPECT_GE(one, kProgramBytes + kRunBytes);
+  for (int i = 1; i < 10; ++i) handles.push_back(*store->Keep(SomeRun(kRunBytes, shared), "ada"));
+  EXPECT_EQ(store->use().entries, 10);
+  const int64_t another = (store->use().bytes - one) / 9;
+  EXPECT_GE(another, kRunBytes);
+  EXPECT_LT(another, 2 * kRunBytes);
+  EXPECT_EQ(Held(), store->use().bytes);
+  for (const std::string& handle : handles) EXPECT_TRUE(store->Find(handle, "ada").ok());
+  // The program comes free with the last of its runs.
+  EXPECT_EQ(store->Relieve(9 * another), 9 * another);
+  EXPECT_EQ(store->use().bytes, one);
+  EXPECT_EQ(Held(), one);
+  // Two others have no room beside it: it goes for the second.
+  EXPECT_TRUE(store->Keep(SomeRun(kRunBytes, program()), "ada"));
+  EXPECT_TRUE(store->Find(handles.back(), "ada").ok());
+  EXPECT_TRUE(store->Keep(SomeRun(kRunBytes, program()), "ada"));
+  EXPECT_TRUE(store->Find(handles.back(), "ada").ok());
+  EXPECT_EQ(store->use().entries, 2);
+  EXPECT_EQ(Held(), store->use().bytes);
+  store->Relieve(60'000);
+  EXPECT_EQ(store->use().bytes, 0);
+  EXPECT_EQ(Held(), 0);
+}
+
+TEST_F(KeptRunsTest, AProgramStaysChargedWhileAReversalReadsIt) {
+  auto program = std::make_shared<sim::NumericalProgram>();
+  program->text = std::string(20'000, '.');
+  const auto store = Store(60'000);
+  const std::string read = *store->Keep(SomeRun(kRunBytes, program), "ada");
+  const std::string idle = *store->Keep(SomeRun(kRunBytes, program), "ada");
+  absl::StatusOr<KeptRuns::Kept> reversal = store->Find(read, "ada");
+  EXPECT_LT(store->Relieve(60'000), 20'000);
+  EXPECT_EQ(store->use().entries, 1);
+  EXPECT_GE(Held(), 20'000);
+  reversal = absl::CancelledError("done");
+  EXPECT_GE(store->Relieve(60'000), 20'000);
+  EXPECT_EQ(Held(), 0);
 }
 
 TEST_F(KeptRunsTest, ReliefGivesMemoryBackButNotWhatAReversalReads) {
