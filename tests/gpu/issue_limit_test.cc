@@ -9,14 +9,14 @@
 
 #include "gtest/gtest.h"
 #include "tests/gpu/yardstick.h"
+#include "tests/source_tree.h"
 
 namespace simgrad::gpu_check {
 namespace {
 
 std::string Listing(const std::string& tool) {
   std::stringstream text;
-  text << std::ifstream(std::string(SIMGRAD_TEST_DATA) + "/yardstick_sm_90." + tool + ".txt")
-              .rdbuf();
+  text << std::ifstream(tests::TestData("yardstick_sm_90." + tool + ".txt")).rdbuf();
   return text.str();
 }
 

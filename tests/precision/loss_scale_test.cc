@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/source_tree.h"
+
 namespace simgrad::precision {
 namespace {
 
@@ -36,7 +38,7 @@ TEST(LossScale, FollowsThePublishedTraceInBothModes) {
 
 // 100,000 updates that PyTorch made (tests/data/torch_scaler.py says what a line is).
 TEST(LossScale, FollowsPytorchThroughRandomUpdates) {
-  std::ifstream file(std::string(SIMGRAD_TEST_DATA) + "/torch_scaler.txt");
+  std::ifstream file(tests::TestData("torch_scaler.txt"));
   int64_t updates = 0, changes = 0;
   for (std::string line; std::getline(file, line);) {
     if (line[0] == '#') continue;

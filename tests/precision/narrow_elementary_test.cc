@@ -14,6 +14,7 @@
 #include "tests/precision/narrow_functions.h"
 #include "tests/precision/operands.h"
 #include "tests/precision/pair_check.h"
+#include "tests/source_tree.h"
 
 namespace simgrad::precision {
 namespace {
@@ -26,7 +27,7 @@ uint32_t BitsInF32(double y) {
 
 // tests/data/hard_floats.txt, written by every_float: function, argument, result.
 std::vector<FloatCheck::Hard> HardFloatsOf(const std::string& function) {
-  std::ifstream file(std::string(SIMGRAD_TEST_DATA) + "/hard_floats.txt");
+  std::ifstream file(tests::TestData("hard_floats.txt"));
   std::vector<FloatCheck::Hard> hard;
   std::string name;
   for (uint32_t x, y; file >> name >> std::hex >> x >> y;) {

@@ -15,6 +15,7 @@
 #include "tests/precision/format_oracle.h"
 #include "tests/precision/hostile_environment.h"
 #include "tests/precision/operands.h"
+#include "tests/source_tree.h"
 
 namespace simgrad::precision {
 namespace {
@@ -181,7 +182,7 @@ TEST_P(EveryShortFormat, FloatsRoundAsTheDefinition) {
 
 // Casts that ml_dtypes made (tests/data/fp8_casts.py says what a line is). Its NaNs keep their sign.
 TEST(Fp8, CastsAreThoseOfMlDtypes) {
-  std::ifstream file(std::string(SIMGRAD_TEST_DATA) + "/fp8_casts.txt");
+  std::ifstream file(tests::TestData("fp8_casts.txt"));
   int casts = 0, overflows = 0;
   for (std::string line; std::getline(file, line);) {
     if (line[0] == '#') continue;

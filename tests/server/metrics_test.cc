@@ -15,6 +15,7 @@
 #include "server/metrics/process_collector.h"
 #include "server/metrics/series.h"
 #include "server/metrics/server_metrics.h"
+#include "tests/source_tree.h"
 
 namespace simgrad::server::metrics {
 namespace {
@@ -98,7 +99,7 @@ TEST(Manifest, TimesAreToldFromTenMicroseconds) {
 }
 
 TEST(Manifest, IsWhatTheDocumentSays) {
-  std::ifstream file(std::string(SIMGRAD_ROOT) + "/docs/metrics.md");
+  std::ifstream file(tests::SourcePath("docs/metrics.md"));
   const std::string document((std::istreambuf_iterator<char>(file)), {});
   EXPECT_EQ(document, ManifestMarkdown()) << "print it anew with simgrad-metrics-doc";
 }

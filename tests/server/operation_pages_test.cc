@@ -8,12 +8,13 @@
 
 #include "sim/op/op_info.h"
 #include "simgrad/v1/program.pb.h"
+#include "tests/source_tree.h"
 
 namespace simgrad::server::conversion {
 namespace {
 
 std::string Read(const std::string& path) {
-  std::ifstream file(std::string(SIMGRAD_ROOT) + "/" + path);
+  std::ifstream file(tests::SourcePath(path));
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

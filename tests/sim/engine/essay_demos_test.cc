@@ -8,6 +8,7 @@
 #include "precision/hash.h"
 #include "tests/sim/json.h"
 #include "tests/sim/work_maker.h"
+#include "tests/source_tree.h"
 
 namespace simgrad {
 namespace {
@@ -17,7 +18,7 @@ using tests::Json;
 
 const Json& Demos() {
   static const Json* const demos =
-      new Json(tests::ReadJsonFile(std::string(SIMGRAD_TEST_DATA) + "/essay_demos.json"));
+      new Json(tests::ReadJsonFile(tests::TestData("essay_demos.json")));
   return *demos;
 }
 

@@ -9,6 +9,7 @@
 #include "tests/sim/cpu_executor.h"
 #include "tests/sim/json.h"
 #include "tests/sim/work_maker.h"
+#include "tests/source_tree.h"
 
 namespace simgrad {
 namespace {
@@ -496,8 +497,7 @@ TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIs
 }
 
 TEST(Gradient, OfTheBallAtTheTimeOfImpactIsThePublishedOne) {
-  const tests::Json published =
-      tests::ReadJsonFile(std::string(SIMGRAD_TEST_DATA) + "/published.json");
+  const tests::Json published = tests::ReadJsonFile(tests::TestData("published.json"));
   const tests::Json& ball = published["cases"].items.at(0);
   ASSERT_EQ(ball["name"].text, "ball_analytic");
   const tests::Json& expected = ball["expect"];

@@ -7,13 +7,14 @@
 
 #include "tests/sanitized.h"
 #include "tests/sim/program/fingerprint_groups.h"
+#include "tests/source_tree.h"
 
 namespace simgrad::sim {
 namespace {
 
 TEST(Fingerprint, EveryGroupOfProgramsIsWhatItWas) {
   if (kSanitized) GTEST_SKIP() << "other tests lower and differentiate random programs";
-  std::ifstream file(std::string(SIMGRAD_TEST_DATA) + "/fingerprints.txt");
+  std::ifstream file(tests::TestData("fingerprints.txt"));
   std::map<std::string, fingerprints::Digests> known;
   for (std::string name, meaning, looks; file >> name >> meaning >> looks;) {
     known[name] = {meaning, looks};

@@ -5,6 +5,7 @@
 #include "sim/op/op_info.h"
 #include "tests/sim/backend/reference/one_step.h"
 #include "tests/sim/json.h"
+#include "tests/source_tree.h"
 
 namespace simgrad::sim {
 namespace {
@@ -89,7 +90,7 @@ std::vector<double> Computed(OpCode code, const std::vector<Operand>& operands,
 }
 
 TEST(ArrayOperation, GivesWhatNumPyGives) {
-  const Json file = tests::ReadJsonFile(std::string(SIMGRAD_TEST_DATA) + "/numpy_arrays.json");
+  const Json file = tests::ReadJsonFile(tests::TestData("numpy_arrays.json"));
   ASSERT_GT(file["cases"].items.size(), 40u);
   for (const Json& row : file["cases"].items) {
     std::vector<Operand> operands;
