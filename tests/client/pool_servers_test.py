@@ -329,10 +329,13 @@ def test_a_server_that_leaves_while_content_is_uploaded_to_it_ends_its_calls(fak
     with sg.Pool(lambda: list(listed), upload=1, timeout=60) as pool:
         pool.infos()
         run = lambda: pool.rollout(world(), **dict(work(), initial={"x": np.zeros((instances, 1))}))
+        idle = lambda: {s.target for s in pool._service.servers.known() if not s.running}
         with concurrent.futures.ThreadPoolExecutor(1) as threads:
             try:
                 answer = threads.submit(run)
                 eventually(one.began.is_set)
+                # The other part of a batch that is cut has ended.
+                eventually(lambda: two.calls == (instances > 1) and idle() == {two.target})
                 listed.remove(one.target)
                 for _ in range(3):
                     assert pool.rollout(world(), **work()).ok.all()  # at the other one, which has less to do
