@@ -84,7 +84,7 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
     if (entry.bytes + entry.program->bytes > options_.max_bytes) return std::nullopt;
     const int64_t free = options_.free_bytes();
     const int64_t needed = bytes_to_come();
-    if (needed > free && needed > free + FreeableLocked()) return std::nullopt;
+    if (needed > free && needed > free + FreeableLocked(*entry.program)) return std::nullopt;
     make_room();
   }
   dropped.clear();
@@ -174,13 +174,15 @@ KeptRuns::Entries::iterator KeptRuns::OldestIdleLocked() {
   return idle == entries_.rend() ? entries_.end() : std::prev(idle.base());
 }
 
-int64_t KeptRuns::FreeableLocked() const {
+int64_t KeptRuns::FreeableLocked(const Program& needed) const {
   int64_t bytes = 0;
   std::unordered_map<const Program*, int64_t> idle;  // entries
   for (const Entry& entry : entries_) {
     if (entry.lease.use_count() != 1) continue;
     bytes += entry.bytes;
-    if (++idle[entry.program.get()] == entry.program->entries) bytes += entry.program->bytes;
+    const Program* const program = entry.program.get();
+    const bool is_last = ++idle[program] == program->entries;
+    if (is_last && program != &needed) bytes += program->bytes;
   }
   return bytes;
 }

@@ -93,8 +93,8 @@ class KeptRuns {
   void DropExpiredLocked(Entries& dropped);
   // The oldest entry that no reversal reads; end: there is none. Others would give no memory back.
   Entries::iterator OldestIdleLocked();
-  // The bytes of entries that no reversal reads, and of programs that only these have.
-  int64_t FreeableLocked() const;
+  // The bytes of entries that no reversal reads, and of programs that only these have, but for `needed`.
+  int64_t FreeableLocked(const Program& needed) const;
 
   const KeptRunsOptions options_;
   mutable std::mutex mutex_;

@@ -165,6 +165,19 @@ TEST_F(KeptRunsTest, RunsOfOneProgramHoldItOnce) {
   EXPECT_EQ(Held(), 0);
 }
 
+TEST_F(KeptRunsTest, ARunThatNeedsTheProgramOfTheOthersCountsOnTheirOwnBytesAlone) {
+  auto program = std::make_shared<sim::NumericalProgram>();
+  program->text = std::string(20'000, '.');
+  const auto store = Store(90'000);
+  const std::string idle = *store->Keep(SomeRun(10'000, program), "ada");
+  auto work = memory_.Reserve(60'000, scheduling::MemoryUse::kWork);
+  ASSERT_TRUE(work.has_value());
+  EXPECT_FALSE(store->Keep(SomeRun(25'000, program), "ada"));
+  EXPECT_TRUE(store->Find(idle, "ada").ok()) << "it gave way to one that was not kept";
+  EXPECT_TRUE(store->Keep(SomeRun(15'000, program), "ada"));
+  EXPECT_FALSE(store->Find(idle, "ada").ok());
+}
+
 TEST_F(KeptRunsTest, AProgramStaysChargedWhileAReversalReadsIt) {
   auto program = std::make_shared<sim::NumericalProgram>();
   program->text = std::string(20'000, '.');
