@@ -7,7 +7,6 @@
 
 #include "gtest/gtest.h"
 #include "sim/backend/reference/reference_executor.h"
-#include "sim/program/held_bytes.h"
 #include "sim/program/lower.h"
 #include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
@@ -96,27 +95,6 @@ TEST_P(KeptRuns, ReversedGiveTheBitsOfTheGradientWhateverTheCheckpoints) {
     ++compared;
   }
   EXPECT_GT(compared, static_cast<int64_t>(kCases) / 4);
-}
-
-// A kept run may be the last to hold its program.
-TEST_P(KeptRuns, CountTheirProgram) {
-  const Engine engine = MakeEngine();
-  int64_t counted = 0;
-  for (uint64_t seed = 1; seed <= 10; ++seed) {
-    const auto made = MakeCase(seed);
-    if (!made.ok() || !made->work.gradient) continue;
-    Work forward = made->work;
-    forward.gradient.reset();
-    forward.batch.cotangents = {};
-    forward.keep = true;
-    Observer nobody;
-    const absl::StatusOr<WorkResult> run = engine.Execute(forward, nobody);
-    ASSERT_TRUE(run.ok()) << run.status();
-    ASSERT_NE(run->kept, nullptr);
-    EXPECT_GT(run->kept->bytes, HeldBytes(*forward.batch.program));
-    ++counted;
-  }
-  EXPECT_GT(counted, 0);
 }
 
 // Kept for all inputs and final states, reversed for what the case asks.
