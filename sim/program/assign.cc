@@ -69,12 +69,20 @@ class Assigner {
     Role role;
     CastRounding rounding = CastRounding::kNearestEven;
     std::optional<Format> kept = {};  // what of it is left under a scale
+    ValueId where = ValueId::kNone;
     bool operator==(const Cast&) const = default;
     template <typename H>
     friend H AbslHashValue(H hash, const Cast& cast) {
       return H::combine(std::move(hash), cast.source, cast.format, cast.overflow, cast.role,
-                        cast.rounding, cast.kept);
+                        cast.rounding, cast.kept, cast.where);
     }
+  };
+  // A reader of a value that is cast for it, and where it reads, if not wherever the value is.
+  struct User {
+    const Op& op;
+    ValueId where = ValueId::kNone;
+    User(const Op& reader) : User(reader, reader.attributes.where) {}
+    User(const Op& reader, ValueId mask) : op(reader), where(mask) {}
   };
   // The origin of a value of a role with a scale.
   enum class Scaled : uint8_t {
@@ -129,7 +137,14 @@ class Assigner {
     for (size_t i = 0; i < region.args.size(); ++i) {
       SetReal(region.args[i], policy_[i < seeds ? Role::kObjective : Role::kAdjoint].format);
     }
-    AssignRegion(region, Role::kAdjoint);
+    SetPresence(std::span(region.args).subspan(seeds));
+    frames_.clear();
+    OpenFrame(region);
+    VisitOps(region);
+    Op user;
+    user.role = Role::kAdjoint;
+    BringSlots(region.yields, {}, policy_[Role::kAdjoint], user);
+    CloseFrame(region);
   }
 
   // The real yields of `region` are cast into `role`.
@@ -144,6 +159,15 @@ class Assigner {
       id = role == Role::kState ? Store(id, user) : Bring(id, policy_[role], user);
     }
     CloseFrame(region);
+  }
+
+  // A cotangent that enters or leaves a region is where its mask says.
+  void SetPresence(std::span<const ValueId> slots) {
+    const SlotList list = SlotList::Of(slots);
+    for (size_t k = 0; k < list.size(); ++k) {
+      if (list.cotangents[k] != ValueId::kNone)
+        where_of_[Index(list.cotangents[k])] = list.masks[k];
+    }
   }
 
   void OpenFrame(const Region& region) {
@@ -214,18 +238,17 @@ class Assigner {
     const RoleSetting setting = SettingOf(op);
     const bool moves = InfoOf(op.code).op_class == OpClass::kShape;
     if (moves && setting.scale != precision::Scale::kNone) return VisitMoving(op, setting);
-    const KeptSlots kept = KeptOf(op);
-    BringOthers(op.operands, kept, setting, op);
+    if (op.code == OpCode::kWhileVjp || op.code == OpCode::kForVjp)
+      return VisitReverse(op, setting);
+    BringAll(op.operands, setting, op);
     for (Region& region : op.regions) {
       OpenFrame(region);
       for (ValueId id : region.args) SetComputed(id, setting);
-      SetKept(region.args, kept);
       VisitOps(region);
-      BringOthers(region.yields, kept, setting, op);
+      BringAll(region.yields, setting, op);
       CloseFrame(region);
     }
     for (ValueId id : op.results) SetComputed(id, setting);
-    SetKept(op.results, kept);
     if (!op.regions.empty()) return;
     op.attributes.order = setting.order;
     op.attributes.accumulator = setting.accumulator;
@@ -262,14 +285,34 @@ class Assigner {
     }
   }
 
-  // Brings all but the kept slots, among which literals alone have no format yet.
-  void BringOthers(std::span<ValueId> slots, const KeptSlots& kept, const RoleSetting& setting,
-                   const Op& user) {
-    for (size_t k = 0; k < slots.size(); ++k) {
+  // Operands, results, and what the regions take and yield are slots.
+  void VisitReverse(Op& op, const RoleSetting& setting) {
+    const KeptSlots kept = KeptOf(op);
+    BringSlots(op.operands, kept, setting, op);
+    const size_t index = op.code == OpCode::kForVjp ? 1 : 0;  // arguments that are no slots
+    for (Region& region : op.regions) {
+      OpenFrame(region);
+      for (ValueId id : region.args) SetComputed(id, setting);
+      SetPresence(std::span(region.args).subspan(index));
+      SetKept(region.args, kept);
+      VisitOps(region);
+      BringSlots(region.yields, kept, setting, op);
+      CloseFrame(region);
+    }
+    for (ValueId id : op.results) SetComputed(id, setting);
+    SetPresence(op.results);
+    SetKept(op.results, kept);
+  }
+
+  // Brings each cotangent where it is present, but for the kept ones, of which literals alone have no format yet.
+  void BringSlots(std::span<ValueId> slots, const KeptSlots& kept, const RoleSetting& setting,
+                  const Op& user) {
+    const size_t half = slots.size() / 2;
+    for (size_t k = 0; k < half; ++k) {
       if (!program_.IsReal(slots[k])) continue;
       const bool is_kept = k >= kept.first && k < kept.end() && kept.formats[k - kept.first];
       if (!is_kept) {
-        slots[k] = Bring(slots[k], setting, user);
+        slots[k] = Bring(slots[k], setting, User(user, slots[half + k]));
       } else if (IsLiteral(slots[k])) {
         slots[k] = LiteralIn(slots[k], *kept.formats[k - kept.first]);
       }
@@ -411,7 +454,7 @@ class Assigner {
     }
   }
 
-  ValueId Bring(ValueId value, const RoleSetting& setting, const Op& user) {
+  ValueId Bring(ValueId value, const RoleSetting& setting, const User& user) {
     if (setting.scale != precision::Scale::kNone) return Entered(value, setting, user);
     if (IsLiteral(value)) return LiteralIn(value, setting.format);
     // An input may be infinite, and a saturating role clamps it in f64 as in any other format.
@@ -421,11 +464,11 @@ class Assigner {
   }
 
   // As Bring, for a role with a scale. What the role computed is as it is, but where matmul reads it.
-  ValueId Entered(ValueId value, const RoleSetting& setting, const Op& user) {
+  ValueId Entered(ValueId value, const RoleSetting& setting, const User& user) {
     if (IsLiteral(value)) return LiteralIn(value, setting.computes_in(), setting.format);
     const Scaled known = scaled_[Index(value)];
-    const bool keeps =
-        known == Scaled::kEntered || (known == Scaled::kComputed && user.code != OpCode::kMatmul);
+    const bool keeps = known == Scaled::kEntered ||
+                       (known == Scaled::kComputed && user.op.code != OpCode::kMatmul);
     if (!keeps) value = Quantized(value, setting.format, user);
     if (program_[value].format == setting.computes_in()) return value;
     value = CastOf(value, setting, user);
@@ -485,33 +528,38 @@ class Assigner {
     return precision::Narrows(from, to) ? rounding : CastRounding::kNearestEven;
   }
 
-  ValueId CastOf(ValueId value, const RoleSetting& setting, const Op& user) {
+  ValueId CastOf(ValueId value, const RoleSetting& setting, const User& user) {
     const Format format = setting.computes_in();
     const CastRounding rounding =
         RoundingFrom(program_[value].format.value_or(Format::kF64), format, setting.rounding);
-    return Written({value, format, setting.overflow, user.role, rounding}, user);
+    return Written({value, format, setting.overflow, user.op.role, rounding}, user);
   }
 
   // The value rounded to `to` under a scale, but kept in the format that the value has.
-  ValueId Quantized(ValueId value, Format to, const Op& user) {
+  ValueId Quantized(ValueId value, Format to, const User& user) {
     const Format format = program_[value].format.value_or(Format::kF64);
     const ValueId result = Written(
-        {value, format, Overflow::kSaturate, user.role, CastRounding::kNearestEven, to}, user);
+        {value, format, Overflow::kSaturate, user.op.role, CastRounding::kNearestEven, to}, user);
     scaled_[Index(result)] = Scaled::kEntered;
     return result;
   }
 
   // The operation that `cast` describes, once where its operand is.
-  ValueId Written(const Cast& cast, const Op& user) {
+  ValueId Written(Cast cast, const User& user) {
     const ValueId value = cast.source;
     const int home = is_outside_[Index(value)] ? 0 : frame_of_[Index(value)];
     Frame& frame = frames_[static_cast<size_t>(home)];
+    // Executed where its operand is; of an operand that is everywhere, where it is read, if that is known there.
+    cast.where = where_of_[Index(value)];
+    if (cast.where == ValueId::kNone && home == static_cast<int>(frames_.size()) - 1) {
+      cast.where = user.where;
+    }
     if (const auto known = frame.casts.find(cast); known != frame.casts.end()) return known->second;
     Op op;
-    op.role = user.role;
-    op.site =
-        user.code == OpCode::kEvent ? std::string(WorldSite(user.attributes.site)) : user.site;
-    op.label = user.label;
+    op.role = user.op.role;
+    op.site = user.op.code == OpCode::kEvent ? std::string(WorldSite(user.op.attributes.site))
+                                             : user.op.site;
+    op.label = user.op.label;
     op.operands = {value};
     if (cast.kept) {
       op.code = OpCode::kFakeQuantize;
@@ -526,15 +574,10 @@ class Assigner {
       op.attributes.overflow = cast.overflow;
       op.attributes.rounding = cast.rounding;
     }
-    // Executed where its operand is; a slot argument has no definition, so its user says where.
-    op.attributes.where = where_of_[Index(value)];
-    const bool by_user = op.attributes.where == ValueId::kNone &&
-                         user.attributes.where != ValueId::kNone &&
-                         home == static_cast<int>(frames_.size()) - 1;
-    if (by_user) op.attributes.where = user.attributes.where;
-    const ValueId result = AddLike(value, home, op.attributes.where, cast.format);
+    op.attributes.where = cast.where;
+    const ValueId result = AddLike(value, home, cast.where, cast.format);
     op.results = {result};
-    if (!by_user) frame.casts[cast] = result;
+    frame.casts[cast] = result;
     budget_.WroteOp(op);
     Push(frame, std::move(op));
     return result;

@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "sim/program/builder.h"
+#include "sim/program/loop.h"
 #include "sim/program/print.h"
+#include "tests/sim/equality/random_case.h"
 
 namespace simgrad::sim {
 namespace {
@@ -276,6 +280,74 @@ TEST(AssignPrecision, WhatARoleWithAScaleComputesInTheTestOfALoopIsReadAsItIs) {
   const size_t first = text.find("fake_quantize %0");
   EXPECT_NE(first, std::string::npos) << text;
   EXPECT_EQ(text.find("fake_quantize", first + 1), std::string::npos) << text;
+}
+
+// Counts casts of cotangents that enter or leave a region, or a loop in reverse, of the region that
+// they are made in, and those of them that are executed where the cotangent may be absent.
+class SlotCasts {
+ public:
+  int64_t counted = 0;
+  int64_t everywhere = 0;
+
+  // The yields of `region`, of an adjoint, are slots, and its arguments from `first` on.
+  void Count(const Program& program, const Region& region, size_t first) {
+    std::vector<const Op*> made(program.values.size());
+    std::vector<ValueId> mask_of(program.values.size(), ValueId::kNone);
+    if (first <= region.args.size()) Note(std::span(region.args).subspan(first), mask_of);
+    for (const Op& op : region.ops) {
+      const bool reverses = op.code == OpCode::kWhileVjp || op.code == OpCode::kForVjp;
+      if (reverses) Check(op.operands, made);
+      // A cast of what arrives in a slot.
+      if (op.code == OpCode::kCast && mask_of[Index(op.operands[0])] != ValueId::kNone) Add(op);
+      for (ValueId id : op.results) {
+        if (id != ValueId::kNone) made[Index(id)] = &op;
+      }
+      if (!reverses) continue;
+      Note(op.results, mask_of);
+      for (const Region& nested : op.regions) {
+        Count(program, nested, op.code == OpCode::kForVjp ? 1 : 0);
+      }
+    }
+    Check(region.yields, made);
+  }
+
+ private:
+  void Add(const Op& cast) {
+    ++counted;
+    everywhere += cast.attributes.where == ValueId::kNone;
+  }
+
+  static void Note(std::span<const ValueId> ids, std::vector<ValueId>& mask_of) {
+    const SlotList slots = SlotList::Of(ids);
+    for (size_t k = 0; k < slots.size(); ++k) {
+      if (slots.cotangents[k] != ValueId::kNone)
+        mask_of[Index(slots.cotangents[k])] = slots.masks[k];
+    }
+  }
+
+  void Check(std::span<const ValueId> ids, const std::vector<const Op*>& made) {
+    const SlotList slots = SlotList::Of(ids);
+    for (size_t k = 0; k < slots.size(); ++k) {
+      if (slots.cotangents[k] == ValueId::kNone || slots.masks[k] == ValueId::kNone) continue;
+      const Op* op = made[Index(slots.cotangents[k])];
+      if (op != nullptr && op->code == OpCode::kCast) Add(*op);
+    }
+  }
+};
+
+// An absent cotangent is whatever its operation left. Rounded, it might count as beyond its format.
+TEST(AssignPrecision, ACotangentIsCastWhereItIsPresent) {
+  SlotCasts casts;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto made = equality::MakeCase(seed);
+    if (!made.ok() || !made->work.batch.program->adjoint) continue;
+    const NumericalProgram& numerical = *made->work.batch.program;
+    casts.Count(numerical.program, numerical.adjoint->inner,
+                numerical.stage_cost == ValueId::kNone ? 0 : 1);
+  }
+  EXPECT_GT(casts.counted, 50);
+  EXPECT_EQ(casts.everywhere, 0);
 }
 
 }  // namespace
