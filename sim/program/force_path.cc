@@ -200,6 +200,7 @@ class Forcer {
                                       test.yields.begin() + static_cast<int64_t>(exports));
     PathLines lines(program_, budget_, test.ops);
     ValueId own = tested[0];
+    ValueId bound = was_predicate ? ValueId::kNone : tested[1];
     Op compared;
     if (!was_predicate) {
       own = Compare(op, lines, test.ops, CodeOf(op.attributes.comparison), tested[0], tested[1]);
@@ -208,6 +209,11 @@ class Forcer {
         const ValueId enters = Compare(op, lines, test.ops, OpCode::kGe, tested[0], tested[2]);
         const ValueId out = lines.Do(OpCode::kNot, {enters}, kTruth);
         const ValueId is_first = lines.Do(OpCode::kEq, {turn, lines.Number(0, kCounter)}, kTruth);
+        // A first turn that the loop's own test allows is up to the entry.
+        const ValueId goes = lines.Do(OpCode::kNot, {own}, kTruth);
+        const ValueId at_entry = lines.Do(OpCode::kAnd, {is_first, goes}, kTruth);
+        bound = InRoleOf(op, lines, test.ops, OpCode::kSelect, {at_entry, tested[2], tested[1]},
+                         lines.TypeOf(tested[1]));
         own = lines.Do(OpCode::kOr, {own, lines.Do(OpCode::kAnd, {is_first, out}, kTruth)}, kTruth);
       }
     }
@@ -216,7 +222,7 @@ class Forcer {
     const ValueId cap = lines.Number(op.attributes.max_iter, kCounter);
     const ValueId below = lines.Do(OpCode::kLt, {turn, cap}, kTruth);
     const ValueId differs = Differ(lines, test.ops, count, own, stop, below);
-    if (!was_predicate) Margin(test.ops, count, compared, tested[0], tested[1], differs);
+    if (!was_predicate) Margin(test.ops, count, compared, tested[0], bound, differs);
     test.yields.erase(test.yields.begin(), test.yields.begin() + static_cast<int64_t>(exports));
     InsertAt(test.yields, 0, stop);
     op.attributes.predicate = true;
@@ -224,10 +230,15 @@ class Forcer {
     op.attributes.comparison = Comparison::kLt;
   }
 
-  // In the format in which the loop tests.
   ValueId Compare(const Op& loop, PathLines& lines, std::vector<Op>& out, OpCode code, ValueId a,
                   ValueId b) {
-    const ValueId result = lines.Do(code, {a, b}, kTruth);
+    return InRoleOf(loop, lines, out, code, {a, b}, kTruth);
+  }
+
+  // In the format in which the loop tests.
+  ValueId InRoleOf(const Op& loop, PathLines& lines, std::vector<Op>& out, OpCode code,
+                   std::vector<ValueId> operands, Type type) {
+    const ValueId result = lines.Do(code, std::move(operands), std::move(type));
     out.back().role = Role::kTermination;
     out.back().site = std::string(BaseOfSite(loop.attributes.site));
     out.back().label = loop.label;

@@ -27,8 +27,8 @@ struct PathColumn {
   PathKind kind = PathKind::kTest;
   ElementType element;
   std::vector<int64_t> shape;
-  // By axis: for the iterations of a loop, the first column of that loop; else -1. Of two decisions
-  // of a step, the one with the smaller sequence of loop, iteration, ..., column was taken first.
+  // By axis: for the iterations of a loop, its first column c, or -2 - c where it runs from the last
+  // down; else -1. The decision with the least sequence of c, turn, ..., column was taken first.
   std::vector<int32_t> loops;
   int64_t first = 0;  // of a test its first bit, else its first byte
   int32_t width = 0;  // bytes of a number; 0: a bit

@@ -93,18 +93,19 @@ std::vector<StepRecorder::Kept> StepRecorder::OfRegion(Region& region, const Wan
 void StepRecorder::OfFor(Op& op, std::vector<Kept>& kept) {
   const int64_t turns = op.attributes.max_iter;
   if (turns == 0) return;
-  const size_t loop = columns_.size();
+  const auto loop = static_cast<int32_t>(columns_.size());
+  const int32_t turn_of = op.attributes.reverse ? -2 - loop : loop;
   PathLines lines(program_, budget_, op.regions[0].ops);
   for (const Kept& inside : OfRegion(op.regions[0], std::nullopt)) {
     op.regions[0].yields.push_back(inside.value);
-    op.results.push_back(lines.NewValue(Outside(inside, turns, loop)));
+    op.results.push_back(lines.NewValue(Outside(inside, turns, turn_of)));
     kept.push_back({inside.column, op.results.back()});
   }
 }
 
 void StepRecorder::OfWhile(Op& op, std::vector<Op>& before, std::vector<Kept>& kept) {
   if (IsBranch(op)) return OfBranch(op, before, kept);
-  const size_t loop = columns_.size();
+  const auto loop = static_cast<int32_t>(columns_.size());
   OfLoop(op, kept);
   std::vector<Kept> tested = OfRegion(op.regions[0], WantedOf(op));
   const std::vector<Kept> body = OfRegion(op.regions[1], std::nullopt);
@@ -149,8 +150,8 @@ void StepRecorder::OfBranch(Op& op, std::vector<Op>& before, std::vector<Kept>& 
 }
 
 // Type of the array that holds `length` of a column, in the region that sees one element.
-Type StepRecorder::Outside(const Kept& inside, int64_t length, size_t loop) {
-  AddAxis(inside.column, length, static_cast<int32_t>(loop));
+Type StepRecorder::Outside(const Kept& inside, int64_t length, int32_t loop) {
+  AddAxis(inside.column, length, loop);
   Type type = program_[inside.value].type;
   type.shape.insert(type.shape.begin(), length);
   return type;

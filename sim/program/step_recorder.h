@@ -77,7 +77,7 @@ class StepRecorder {
   void OfFor(Op& op, std::vector<Kept>& kept);
   void OfWhile(Op& op, std::vector<Op>& before, std::vector<Kept>& kept);
   void OfBranch(Op& op, std::vector<Op>& before, std::vector<Kept>& kept);
-  Type Outside(const Kept& inside, int64_t length, size_t loop);
+  Type Outside(const Kept& inside, int64_t length, int32_t loop);
   void AddAxis(size_t column, int64_t length, int32_t loop);
   Carried Carry(Op& op, PathLines& before, Type type, ValueId first);
   Carried CarryColumn(Op& op, std::vector<Op>& before, Type type);

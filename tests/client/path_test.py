@@ -52,6 +52,28 @@ def test_paths_part_where_the_run_first_decided_otherwise():
     assert list(zip(parted.site, parted.index)) == [(site, index) for _, site, index in others]
 
 
+def test_a_loop_that_runs_backwards_parts_at_its_last_element():
+    """A decision of each turn, then in each turn a loop of two more, forwards; the outer loop runs down."""
+    layout = [
+        Column("cause", "test", "bool", (3,), 0, 0, (-2,)),
+        Column("inner", "test", "bool", (3, 2), 3, 0, (-2, 1)),
+    ]
+
+    def packed(cause, inner):
+        return np.packbits([*cause, *np.ravel(inner)], bitorder="little").reshape(1, 1, 2)
+
+    none = ((0, 0, 0), [(0, 0)] * 3)
+    others = [
+        (((1, 0, 1), [(0, 0)] * 3), "cause", (2,)),
+        (((1, 0, 0), [(0, 0), (1, 1), (0, 0)]), "inner", (1, 0)),
+        (((0, 1, 0), [(0, 0), (1, 1), (0, 0)]), "cause", (1,)),
+        (((0, 0, 0), [(1, 1), (0, 0), (0, 1)]), "inner", (2, 1)),
+    ]
+    for other, site, index in others:
+        parted = sg.Path("s", layout, packed(*none)).first_difference(sg.Path("s", layout, packed(*other)))
+        assert (parted.site, parted.index) == ([site], [index])
+
+
 def test_the_step_is_the_first_that_differs():
     random = np.random.default_rng(1)
     packed = random.integers(0, 4, (50, 6, 4), np.uint8)

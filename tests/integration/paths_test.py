@@ -6,6 +6,7 @@ import pytest
 
 import simgrad as sg
 from simgrad import errors, request
+from simgrad.program import ProgramBuilder
 from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc, tensor_pb2
 
 STEPS = 12
@@ -57,6 +58,27 @@ def test_recording_changes_nothing_else(plain, taken):
     assert "path taken" in recorded.program.text
 
 
+def test_paths_of_a_scan_in_reverse_part_at_its_last_element(client):
+    """0.9 and 1.1 fork the last test of `cause`, which is the first that runs, and with it `effect` in all others."""
+
+    @sg.world
+    def suffix(x: sg.State, d: sg.Data[4]):
+        def turn(c, e):
+            c = np.where(sg.test("cause", e > 1.0), c + 10.0, c)
+            return c, np.where(sg.test("effect", c > 5.0), c, e)
+
+        total, _ = sg.scan(turn, x, d, reverse=True)
+        return {"x": total}
+
+    one, other = (
+        client.rollout(suffix, steps=1, initial={"x": [0.0]}, data={"d": [0.0, 0.0, 0.0, last]}, path=True).path
+        for last in (0.9, 1.1)
+    )
+    assert (one["effect"] != other["effect"]).sum() == 4 and one["cause"].shape == (1, 1, 4)
+    parted = one.first_difference(other)
+    assert (parted.site, parted.index) == (["cause"], [(3,)])
+
+
 def test_a_path_says_how_often_loops_ran(taken):
     r = taken["f32"]
     counts = r.path["projection"]
@@ -93,6 +115,30 @@ def test_a_run_forced_along_anothers_path_iterates_as_that_did(client, taken):
         assert told.count[first] > 0
         assert np.isnan(told.margin_ulps[:first]).all() and np.isfinite(told.margin_ulps[first])
         assert (told.first_step >= 0).any()
+
+
+def test_a_fork_at_the_entry_of_a_loop_has_the_margin_of_its_entry(client):
+    """0.999 does not enter, 1 - which it is in bf16 - does; the loop's own test asks for 1e-9."""
+    b = ProgramBuilder("entry")
+    x = b.state("x")
+    (last,), _, _ = b.while_loop(
+        "newton",
+        [x],
+        lambda x: (x, b.value(1e-9), b.value(1.0)),
+        lambda carried, _: [carried[0] * 0.25],
+        max_iter=10,
+        comparison="lt",
+        has_entry=True,
+    )
+    b.next(x=last)
+    world = sg.World(program=b)
+    compared = client.compare(
+        world, steps=1, initial={"x": [0.999]}, policies=["f64", "bf16_unsafe"], gradient=False
+    )
+    fork = compared.pairs["bf16_unsafe"].forks.first
+    assert (fork.reference.iterations, fork.other.iterations) == (0, 10)
+    assert fork.reference.exact and fork.reference.margin == pytest.approx(-1e-3)
+    assert fork.other.exact and fork.other.margin == 0.0
 
 
 def test_gradients_follow_paths(client, taken):

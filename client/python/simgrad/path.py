@@ -47,7 +47,8 @@ class Column:
       shape: axes of the loops around it, outermost first: the elements of a loop per element, then
         its iterations, one more than the cap where the test of a loop decides; then its own. What
         was not decided is 0.
-      loops: by axis, of the iterations of a loop the first column that is the loop's; else -1.
+      loops: by axis, of the iterations of a loop the first column c that is the loop's, or -2 - c
+        where the loop runs from its last element down; else -1.
     """
 
     site: str
@@ -96,8 +97,8 @@ class FirstDifference:
     Attributes:
       step: [N] int64, the first step that differs; -1 where none does.
       site: [N] the site of the first decision in it that differs, as the step takes them: by text, in
-        a loop by iteration, where the elements of a loop per element count as taken at once; "" where
-        none does. Two runs of which one leaves a loop earlier part at the loop, unless a decision
+        a loop by turn, as `scan` runs with `reverse` too, where the elements of a loop per element
+        count as taken at once; "" where none does. Two runs of which one leaves a loop earlier part at the loop, unless a decision
         inside parted before.
       index: [N] tuples, the element of that column: loop axes, then the decision's own.
     """
@@ -223,7 +224,7 @@ class Path:
         parted = np.flatnonzero(step >= 0)
         packed = [p._packed[parted, step[parted]][:, None] for p in (self, other)]
         mine, others = ([column.decode(p)[:, 0] for column in self.layout] for p in packed)
-        if any(loop >= 0 for column in self.layout for loop in column.loops):
+        if any(loop != -1 for column in self.layout for loop in column.loops):
             found = [_first(self.layout, [a[k] for a in mine], [b[k] for b in others]) for k in range(len(parted))]
         else:
             found = _first_in_order(self.layout, mine, others)
@@ -291,7 +292,8 @@ def _first(
         for element in map(tuple, np.argwhere(a != b)):
             when: list[int] = []
             for loop, i in zip(column.loops, element):
-                when += [loop, int(i)] if loop >= 0 else []
+                if loop != -1:
+                    when += [loop, int(i)] if loop >= 0 else [-2 - loop, -int(i)]
             if column.kind == "count":
                 when += [place, int(min(a[element], b[element]))]
             found.append(((*when, place), place, tuple(int(i) for i in element)))

@@ -13,6 +13,8 @@ namespace {
 
 using enum OpCode;
 
+bool IsSame(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
 // The operands that element `element` of the result was made of. Of a reduction: the smallest and
 // the largest of the elements it read.
 std::vector<double> OperandsAt(const Program& program, const Op& op, Arrays operands,
@@ -120,9 +122,13 @@ void NonFiniteWatch::SeeInput(const Input& input, Format format, int64_t element
 void NonFiniteWatch::NoteCotangent(const std::string& name, Format format, int64_t element,
                                    double sent, double read) {
   if (precision::IsFinite(read)) return;
-  cotangent_.reset();
+  if (!noted_.empty() && noted_.front().step != step_) noted_.clear();
   if (!precision::IsFinite(sent)) return;
-  BirthCertificate& birth = cotangent_.emplace();
+  for (const BirthCertificate& earlier : noted_) {
+    if (IsSame(earlier.result, read)) return;
+  }
+  BirthCertificate& birth = noted_.emplace_back();
+  birth.step = step_;
   birth.operation = "cotangent." + name;
   birth.value_name = name;
   birth.role = Role::kAdjoint;
@@ -161,13 +167,27 @@ void NonFiniteWatch::SeeAccumulate(const Op& op, const Frame& frame, std::string
   certificate_->iteration = frame.iteration;
 }
 
+const BirthCertificate* NonFiniteWatch::NotedAmong(const std::vector<double>& operands) const {
+  bool came_in = false;
+  for (double operand : operands) {
+    if (precision::IsFinite(operand)) continue;
+    came_in = true;
+    for (const BirthCertificate& noted : noted_) {
+      if (IsSame(noted.result, operand)) return &noted;
+    }
+  }
+  return came_in || noted_.empty() ? nullptr : &noted_.front();
+}
+
 void NonFiniteWatch::Report(BirthCertificate birth) {
   health_->ok = false;
   health_->phase = phase_;
   health_->step = step_;
   // In an instance whose forward run was finite, only a cotangent comes in from outside.
   const bool came_in = birth.non_finite_class == NonFiniteClass::kInput;
-  if (came_in && phase_ == Phase::kAdjoint && cotangent_) birth = *cotangent_;
+  if (came_in && phase_ == Phase::kAdjoint) {
+    if (const BirthCertificate* noted = NotedAmong(birth.operands)) birth = *noted;
+  }
   birth.phase = phase_;
   birth.step = step_;
   birth.instance_id = instance_id_;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "sim/backend/executor.h"
 #include "sim/backend/reference/layout.h"
@@ -50,13 +51,18 @@ class NonFiniteWatch {
 
  private:
   void Report(BirthCertificate birth);
+  // Returns the cotangent that brought one of the operands, or null where another number did. Of an
+  // operation that tells none of its operands that are not finite: the first.
+  const BirthCertificate* NotedAmong(const std::vector<double>& operands) const;
 
   const NumericalProgram& program_;
   uint64_t instance_id_;
   InstanceHealth* health_ = nullptr;
   Phase phase_ = Phase::kForward;
   int64_t step_ = 0;
-  std::optional<BirthCertificate> cotangent_;  // the last that only reading made infinite
+  // Cotangents that only reading made infinite or NaN, of the last step that had one: of each such
+  // number the first.
+  std::vector<BirthCertificate> noted_;
   std::optional<BirthCertificate> certificate_;
 };
 

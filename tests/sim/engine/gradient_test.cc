@@ -406,11 +406,12 @@ TEST(Gradient, OfSentCotangentsIsTheVjp) {
 }
 
 // x[t+1] = k x[t] in f16 with a cotangent that is sent for x[T]; T = 2.
-Work SentInF16(double cotangent) {
+Work SentInF16(const std::vector<double>& cotangent) {
+  const auto n = static_cast<int64_t>(cotangent.size());
   Builder builder("test");
-  const Var x = builder.State("x", {});
+  const Var x = builder.State("x", {n});
   const Var k = builder.Param("k", {});
-  builder.SetNext({k * x});
+  builder.SetNext({builder.Broadcast(k, {n}, {}) * x});
   const auto world = builder.Finish();
   EXPECT_TRUE(world.ok()) << world.status();
   sim::AdjointSpec spec;
@@ -421,9 +422,10 @@ Work SentInF16(double cotangent) {
   auto program = sim::Lower(*world, tests::PolicyOf(policy), "", spec);
   EXPECT_TRUE(program.ok()) << program.status();
   Work work = tests::WorkOf(*std::move(program), 1, 2);
-  tests::Bind(work, InputKind::kState, "x", tests::Shared({3.0}, {}));
+  tests::Bind(work, InputKind::kState, "x",
+              tests::Shared(std::vector<double>(cotangent.size(), 3.0), {n}));
   tests::Bind(work, InputKind::kParam, "k", tests::Shared({2.0}, {}));
-  work.batch.cotangents.final_state = {{cotangent}};
+  work.batch.cotangents.final_state = {cotangent};
   return work;
 }
 
@@ -467,7 +469,7 @@ TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIs
   for (const bool cpu : {false, true}) {
     const std::shared_ptr<sim::Executor> executor =
         cpu ? sim::MakeCpuExecutor() : std::shared_ptr<sim::Executor>(sim::MakeReferenceExecutor());
-    const auto birth_of = [&](double sent) {
+    const auto birth_of = [&](const std::vector<double>& sent) {
       sim::Observer nobody;
       const auto result = sim::Engine(executor).Execute(SentInF16(sent), nobody);
       EXPECT_TRUE(result.ok()) << result.status();
@@ -475,7 +477,7 @@ TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIs
       EXPECT_EQ(result->certificates[0].step, result->health[0].step);
       return result->certificates[0];
     };
-    const sim::BirthCertificate beyond = birth_of(1e6);
+    const sim::BirthCertificate beyond = birth_of({1e6});
     EXPECT_EQ(beyond.non_finite_class, sim::NonFiniteClass::kConversion);
     EXPECT_EQ(beyond.phase, sim::Phase::kAdjoint);
     EXPECT_EQ(beyond.operation, "cotangent.x");
@@ -483,14 +485,21 @@ TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIs
     EXPECT_EQ(beyond.format, precision::Format::kF16);
     EXPECT_EQ(beyond.operands, std::vector<double>{1e6});
     EXPECT_EQ(beyond.result, kInf);
-    const sim::BirthCertificate infinite = birth_of(kInf);
+    const sim::BirthCertificate first = birth_of({1.0, 1e6, -1e7, 1e8});
+    EXPECT_EQ(first.element, 1);
+    EXPECT_EQ(first.operands, std::vector<double>{1e6});
+    // Only the operand that came says which.
+    const sim::BirthCertificate negative = birth_of({kInf, -1e6});
+    EXPECT_EQ(negative.non_finite_class, sim::NonFiniteClass::kInput);
+    const sim::BirthCertificate infinite = birth_of({kInf});
     EXPECT_EQ(infinite.non_finite_class, sim::NonFiniteClass::kInput);
     EXPECT_EQ(infinite.phase, sim::Phase::kAdjoint);
     EXPECT_EQ(infinite.operation, "mul");
   }
   // Finite at 65504: an overflow of the multiplication by k is one, whatever was sent.
   sim::Observer nobody;
-  const auto overflow = sim::Engine(sim::MakeReferenceExecutor()).Execute(SentInF16(65504), nobody);
+  const auto overflow =
+      sim::Engine(sim::MakeReferenceExecutor()).Execute(SentInF16({65504}), nobody);
   ASSERT_TRUE(overflow.ok()) << overflow.status();
   ASSERT_EQ(overflow->certificates.size(), 1u);
   EXPECT_EQ(overflow->certificates[0].non_finite_class, sim::NonFiniteClass::kOverflow);

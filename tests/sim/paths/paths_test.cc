@@ -263,7 +263,7 @@ TEST(Paths, HoldOneColumnPerDecisionWithTheAxesOfItsLoops) {
   EXPECT_EQ(loops["inside"], (std::vector<int32_t>{-1, 1}));
   EXPECT_EQ(loops["outer#1"], std::vector<int32_t>{3});
   EXPECT_EQ(loops["far"], std::vector<int32_t>{3});
-  EXPECT_EQ(loops["above"], std::vector<int32_t>{8});
+  EXPECT_EQ(loops["above"], std::vector<int32_t>{-2 - 8});  // of a scan in reverse
   // Bits of 4 + 28 + 5 + 4 + 4 + 4 tests, and numbers of 4 + 1 + 2 * 4 + 1 + 4 bytes.
   EXPECT_EQ(program->path->bytes, 7 + 18);
 }
