@@ -29,12 +29,12 @@ void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverag
 void ExpectInstancesAlone(std::shared_ptr<Executor> executor);
 
 // As ExpectEqualToReference, for large cases: kLargeCases of them, fewer under sanitizers.
-inline constexpr int kLargeCases = 30;
+inline constexpr int kLargeCases = 20;
 void ExpectLargeEqualToReference(const std::vector<NamedExecutor>& executors,
                                  LargeCoverage& coverage);
 
 // As ExpectEqualToReference, for cases about matmul: kMatmulCases of them.
-inline constexpr int kMatmulCases = 100;
+inline constexpr int kMatmulCases = 70;
 void ExpectMatmulsEqualToReference(const std::vector<NamedExecutor>& executors,
                                    MatmulCoverage& coverage);
 
