@@ -165,6 +165,7 @@ __all__ = [
     "fixed_point",
     "for_loop",
     "halt",
+    "literal",
     "local",
     "normal",
     "observe",

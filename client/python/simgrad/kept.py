@@ -1,4 +1,4 @@
-"""A rollout that its server keeps, so that it can be reversed without simulating again."""
+"""A rollout that its server keeps, so that it can be reversed, as a rule without simulating again."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ Every real input is differentiable: states, params, controls, data, and the weig
 `controller` makes a module of PyTorch the controller of a world (`simgrad.compose`); its parameters
 are sent by themselves, and get their gradients.
 
-Where an input needs a gradient, the server keeps the rollout, and the backward pass reverses it without
-simulating again. What the server does not keep any more it runs again, to the same bits. Second
+Where an input needs a gradient, the server keeps the rollout, and the backward pass reverses it, as a
+rule without simulating again. What the server does not keep any more it runs again, to the same bits. Second
 derivatives are not available, nor are the transforms of torch.func; torch.compile leaves a rollout out.
 Works with torch 1.13 and later, with tensors on any device (they travel through the CPU).
 """

@@ -9,8 +9,8 @@
     jax.jit(jax.grad(loss))(params, state)
     jax.vmap(lambda s: run(s, steps=100))(states)  # one request of len(states) instances
 
-Of a call that is differentiated the server keeps the forward pass, and the backward pass reverses it
-without simulating again. What the server does not keep any more it runs again, to the same bits. The
+Of a call that is differentiated the server keeps the forward pass, and the backward pass reverses it,
+as a rule without simulating again. What the server does not keep any more it runs again, to the same bits. The
 answers of the last 16 such calls stay in memory here as long as the function. Second derivatives and
 forward mode (jax.jvp, jax.jacfwd) are not available.
 """
