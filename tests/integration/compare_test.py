@@ -57,6 +57,29 @@ def test_the_vanished_gradient_is_told_in_one_sentence(client):
     assert "projection" in result.table() and unsafe in repr(result)
 
 
+def check_births(facts, a, b, policies):
+    """The facts of the sentence about instances that are not finite in the other run alone."""
+    bad = np.flatnonzero(a.ok & ~b.ok)
+    ends = [i for i in bad if not all(np.isfinite(x[i]).all() for x in (*b.state.values(), b.values))]
+    first = min((h for h in b.health if h.instance in bad), key=lambda h: h.step)
+    [born] = [c for c in b.certificates if c.instance_id == first.instance]
+    assert facts == {
+        "newly_nonfinite": len(bad),
+        "missing": len(ends),
+        "of": a.instances,
+        "phase": first.phase,
+        "step": first.step,
+        "instance": first.instance,
+        "operation": born.operation,
+        "site": born.site,
+        "line": born.label,
+        "format": born.format,
+        "class": born.non_finite_class,
+        "reference": policies[0],
+        "other": policies[1],
+    }
+
+
 def check(client, sentence, pair, world, arguments, policies):
     """Each fact of a sentence, against answers that are asked for here, and its numbers against its facts."""
     assert not unbacked(sentence), sentence.text
@@ -64,6 +87,9 @@ def check(client, sentence, pair, world, arguments, policies):
     runs = [client.gradient(world, **arguments, policy=p, diagnostics="instances") for p in policies]
     a, b = runs
     number = a.instances
+    if "newly_nonfinite" in facts:
+        check_births(facts, a, b, policies)
+        return
     parted = a.path_signatures != b.path_signatures
     checked = {"of": number, "parted": int(parted.sum()), "reference": policies[0], "other": policies[1]}
     if "nonfinite" in facts:
@@ -201,6 +227,8 @@ SAID = {  # by what is said: a world, the work, reference and other, and how oft
     "are absorbed, so that it stands still": (drift, dict(steps=40, initial={"x": np.full(3, 4.0)}, params={"k": 0.01}, objective="arrived"), ("f32", "bf16_unsafe"), 1),
     "equals that in f64": (doubled, dict(steps=3, initial={"x": [0.5, 2.0]}, params={"k": 2.0}, objective="square"), ("f64", "f32"), 2),
     "is not finite in f16_unsafe": (doubled, dict(steps=3, initial={"x": [0.5, 300.0]}, params={"k": 2.0}, objective="square"), ("f64", "f16_unsafe"), 2),
+    "f16_unsafe is not finite in 2 of 3 instances where f64 is, first in instance 2 at step 2: an overflow of `mul` in f16 (compare_test.py:": (
+        doubled, dict(steps=3, initial={"x": [0.5, 7e3, 1e4]}, params={"k": 2.0}, objective="square"), ("f64", "f16_unsafe"), 1),
     "where that in f16_unsafe is zero": (faint, dict(steps=1, initial={"x": [0.5, 0.25]}, params={"k": 1.0}, objective="hardly"), ("f16_unsafe", "f64"), 2),
     "is zero in 2 of 2 instances, although it takes the path": (faint, dict(steps=1, initial={"x": [0.5, 0.25]}, params={"k": 1.0}, objective="hardly"), ("f64", "f16_unsafe"), 2),
     "; paths part in 1 of 2 instances": (faint, dict(steps=1, initial={"x": [0.5, 0.1 + 1e-6]}, params={"k": 1.0}, objective="hardly"), ("f64", "f16_unsafe"), 2),
@@ -227,6 +255,55 @@ def test_a_path_that_parts_in_one_instance_is_not_why_all_gradients_are_zero(cli
         assert said.text == f"In f16_unsafe the gradient of `{name}` is zero in 4 of 4 instances; paths part in 1 of 4 instances."
     assert "leaves the path of f64 in 1 of 4 instances, first in instance 1: the test" in paths.text
     assert not any(unbacked(said) for said in (by_x, by_k, paths))
+
+
+@sg.world
+def beside(y: sg.State, z: sg.State, k: sg.Param = 1.0):
+    return {"y": 0.5 * y + k, "z": 10.0 * z}
+
+
+@beside.objective
+def halved(y):
+    return y
+
+
+def test_states_that_only_the_other_run_loses_are_told_first_where_most_do(client):
+    """z is beyond f16 in step 4 from 1, and in step 5 from 0.1; no gradient depends on it."""
+    work = dict(steps=6, initial={"y": np.ones(3), "z": [0.1, 1.0, 1e-3]}, objective="halved", policies=["f64", "f16_unsafe"])
+    [pair] = client.compare(beside, **work).pairs.values()
+    new = pair.newly_nonfinite
+    assert new.instances.tolist() == new.ends.tolist() == [True, True, False]
+    assert (new.first.instance, new.first.step, new.birth.operation) == (1, 4, "mul")
+    assert pair.why.startswith("f16_unsafe is not finite in 2 of 3 instances where f64 is, first in instance 1 at step 4: an overflow of `mul` in f16 (")
+    assert not unbacked(pair.sentences[0])
+    # Ids are those of the caller, and instances count from 0.
+    [pair] = client.compare(beside, **work, instance_ids=[7, 3, 5], gradient=False).pairs.values()
+    assert (pair.newly_nonfinite.first.instance, pair.newly_nonfinite.birth.instance_id) == (1, 3)
+    # A policy that stops them says so itself; and the other way round there is nothing to say.
+    stops = {**work, "policies": ["f64", sg.Policy("f16_unsafe").nonfinite("stop")]}
+    [pair] = client.compare(beside, **stops).pairs.values()
+    assert not pair.newly_nonfinite.instances.any() and "stops in 2 of 3 instances" in str(pair)
+    assert pair.newly_nonfinite.first is pair.newly_nonfinite.birth is None
+    [pair] = client.compare(beside, **{**work, "policies": ["f16_unsafe", "f64"]}).pairs.values()
+    assert not pair.newly_nonfinite.instances.any() and "f16_unsafe is" not in str(pair)
+
+
+def test_a_birth_in_the_reverse_pass_alone_is_the_earliest_of_it(client):
+    """The derivative of the root is infinite where x is 0, in each step: the reverse pass comes by the last one first."""
+
+    @sg.world
+    def rooted(x: sg.State, y: sg.State, k: sg.Param = 1.0):
+        return {"x": x, "y": y + np.sqrt(k * x)}
+
+    @rooted.objective
+    def end(y):
+        return y
+
+    work = dict(steps=4, initial={"x": [1.0, 1e-9], "y": [0.0, 0.0]}, objective="end")
+    [pair] = client.compare(rooted, policies=["f64", "f16_unsafe"], **work).pairs.values()
+    [said] = [s for s in pair.sentences if "newly_nonfinite" in s.facts]
+    assert "is not finite in 1 of 2 instances where f64 is, first in instance 1 at step 3 of the reverse pass: " in said.text
+    assert said.facts["missing"] == 0 and not unbacked(said)
 
 
 def test_differences_and_histories_are_those_of_the_answers(client):

@@ -151,6 +151,36 @@ def test_a_guard_is_in_the_path_and_not_in_the_signature_that_tune_keeps(client)
     assert pair.forks.count == 4
 
 
+@sg.world
+def beside(y: sg.State, z: sg.State, k: sg.Param = 1.0):
+    return {"y": y * 0.5 + k, "z": z * 10.0}
+
+
+@beside.objective
+def halved(y):
+    return y
+
+
+def test_a_policy_under_which_instances_are_not_finite_does_not_hold(client):
+    """z is beyond f16 in step 4 from 1. No test and no gradient depends on it."""
+    work = dict(steps=6, params={"k": 1.0}, objective="halved", bound=0.01, formats=["f64", "f32", "f16"])
+    y = [0.5, 0.25, 0.125, 1.0]
+    result = client.tune(beside, initial={"y": y, "z": np.ones(4)}, **work)
+    assert result.confirmed and result.formats["state"] == result.formats["dynamics"] == "f32"
+    assert client.rollout(beside, steps=6, initial={"y": y, "z": np.ones(4)}, params={"k": 1.0}, policy=result.policy).ok.all()
+    refused = [t for t in result.tried if t.nonfinite]
+    assert refused and all((t.nonfinite, t.kept, t.error, t.holds) == (2, 1.0, 0.0, False) for t in refused)
+    assert result.table().count("fails: 2 not finite where the reference is") == len(refused)
+    # Only the instances that confirm are beyond f16, or only one of them.
+    for z, bad in (([1e-3, 1.0, 1e-3, 1.0], 2), ([1e-3, 1.0, 1e-3, 1e-3], 1)):
+        result = client.tune(beside, initial={"y": y, "z": z}, keep=0.0, **work)
+        assert result.formats["state"] == "f16" and not result.confirmed and result.tried[-1].nonfinite == bad
+        assert f"does not hold: 100.0% keep their path signature, and gradients are off by 0; {bad} are not finite" in result.why
+        assert not unbacked(result.sentence)
+    with pytest.raises(ValueError, match="with f16 in every role 2 instances are not finite where the reference's are"):
+        client.tune(beside, initial={"y": y, "z": np.ones(4)}, **{**work, "formats": ["f16"]})
+
+
 TUNED = dict(bound=0.01, roles=["state", "solver", "adjoint"], sites=["projection"])
 
 

@@ -617,8 +617,9 @@ class Client:
         """Searches the cheapest formats with which instances keep their path signature and gradients their accuracy.
 
         A policy holds if a share of at least `keep` of the instances has the path signature of the reference
-        (loops and named tests decide the same), and no input's gradient is off by more than `bound`, as
-        |g - g_ref| / |g_ref| over all elements. Guards do not count: comparisons with 0, a number up to 1e-5 or an
+        (loops and named tests decide the same), no input's gradient is off by more than `bound`, as
+        |g - g_ref| / |g_ref| over all elements, and every instance is finite (`ok`, with finite last states and
+        values) where that of the reference is. Guards do not count: comparisons with 0, a number up to 1e-5 or an
         infinity whose outcome only a `where` or a conversion to a real reads. Cost: the sum of weight * bits over
         roles and sites. The search (simgrad/why/tune.py) uses the instances of even index; those of odd index
         confirm what it found. The result is 1-minimal: no role and no site alone can have a format of fewer bits.

@@ -13,8 +13,10 @@ from simgrad.results import Gradient, Rollout
 from simgrad.why.difference import (
     Difference,
     GradientDifference,
+    NewlyNonfinite,
     differences,
     gradient_differences,
+    newly_nonfinite_of,
     nonfinite_instances,
 )
 from simgrad.why.fork import Forks, forks_of
@@ -44,6 +46,7 @@ class Pair:
       split: Parts by input, with split=True; else None.
       sentences: the above in words, the most important first.
       nonfinite: instances with a state, a value or a gradient of the reference that is not finite.
+      newly_nonfinite: NewlyNonfinite: the instances that are not finite in the other run alone.
     """
 
     reference: str
@@ -59,6 +62,7 @@ class Pair:
     split: dict[str, Parts] | None
     sentences: list[Sentence]
     nonfinite: int = 0
+    newly_nonfinite: NewlyNonfinite | None = None
 
     @property
     def why(self) -> str:
@@ -228,6 +232,7 @@ def pair_of(
         split=split,
         sentences=[],
         nonfinite=int(np.count_nonzero(nonfinite_instances(a, work.own))),
+        newly_nonfinite=newly_nonfinite_of(a, b, work.ids),
     )
     pair.sentences = sentences(pair)
     return pair

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Container, Mapping
+from typing import Container, Mapping, Sequence
 
 import numpy as np
 
-from simgrad.results import Gradient, Rollout
+from simgrad.diagnostics import BirthCertificate
+from simgrad.results import Gradient, NonFinite, Rollout
 
 _WORDS = {"initial": "state", "params": "param", "controls": "control"}
 
@@ -50,6 +51,24 @@ class GradientDifference(Difference):
     zero: tuple[int, int]
     gated_by: tuple[str, str]
     finite: tuple[bool, bool]
+
+
+@dataclass(frozen=True)
+class NewlyNonfinite:
+    """Instances that are not finite in the other run, where the reference's are. Those that a policy stopped in one
+    of the two are none of them.
+
+    Attributes:
+      instances: [N] bool: not ok, or with a last state or a value that is not finite.
+      ends: [N] bool: of these, those with such a state or value.
+      first: the earliest of them; None where no step is known.
+      birth: its certificate; None where the answer has none.
+    """
+
+    instances: np.ndarray
+    ends: np.ndarray
+    first: NonFinite | None
+    birth: BirthCertificate | None
 
 
 def difference(reference: np.ndarray, other: np.ndarray) -> Difference:
@@ -129,11 +148,47 @@ def gradient_differences(reference: Gradient, other: Gradient) -> dict[str, Grad
 def nonfinite_instances(result: Rollout, own: Mapping[str, Container[str]]) -> np.ndarray:
     """[N] bool: whether an instance has a state, a value or a gradient that is not finite. A gradient that
     all instances share is one of each. `own`: as Work.own."""
-    bad = np.zeros(result.instances, bool)
     arrays = [(a, True) for a in (*result.state.values(), result.values)]
     if isinstance(result, Gradient):
         for group in _WORDS:
             arrays += [(a, name in own[group]) for name, a in getattr(result, group).items()]
+    return _nonfinite(result.instances, arrays)
+
+
+def nonfinite_ends(result: Rollout) -> np.ndarray:
+    """[N] bool: whether an instance ends in a state or a value that is not finite."""
+    return _nonfinite(result.instances, [(a, True) for a in (*result.state.values(), result.values)])
+
+
+def newly_nonfinite(reference: Rollout, other: Rollout) -> np.ndarray:
+    """[N] bool: whether an instance of the other run is not ok, or ends in a state or a value that is not finite,
+    where that of the reference is and does not."""
+    ends = nonfinite_ends(other) & ~nonfinite_ends(reference)
+    return np.asarray((reference.ok & ~other.ok) | ends)
+
+
+def newly_nonfinite_of(reference: Rollout, other: Rollout, ids: np.ndarray) -> NewlyNonfinite:
+    """The instances that are not finite in the other run alone. `ids`: [N], of the instances."""
+    told = newly_nonfinite(reference, other)
+    for result in (reference, other):
+        told[[bad.instance for bad in result.health if bad.stopped and bad.phase != "adjoint"]] = False
+    found = [bad for bad in other.health if told[bad.instance]]
+    first = min(found, key=_order, default=None)
+    births = {} if first is None else {(c.instance_id, c.phase, c.step): c for c in other.certificates}
+    birth = None if first is None else births.get((int(ids[first.instance]), first.phase, first.step))
+    return NewlyNonfinite(told, told & nonfinite_ends(other), first, birth)
+
+
+def _order(bad: NonFinite) -> tuple[bool, int, int]:
+    """The key that sorts births by time: the reverse pass goes from the last step to the first."""
+    is_adjoint = bad.phase == "adjoint"
+    return is_adjoint, -bad.step if is_adjoint else bad.step, bad.instance
+
+
+def _nonfinite(instances: int, arrays: Sequence[tuple[np.ndarray | None, bool]]) -> np.ndarray:
+    """[N] bool: whether an instance has a number that is not finite in one of the arrays, of which each comes with
+    whether it has a row for each instance."""
+    bad = np.zeros(instances, bool)
     for array, has_rows in arrays:
         if array is None or not np.issubdtype(np.asarray(array).dtype, np.floating):
             continue

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from simgrad.why.difference import GradientDifference
     from simgrad.why.fork import Fork, Forks, Side
 
+# By class of a birth certificate, the words before its operation.
+_BIRTHS = {
+    "input": "an input of",
+    "invalid": "an invalid operand of",
+    "divide_by_zero": "a division by zero in",
+    "overflow": "an overflow of",
+    "conversion": "a conversion in",
+}
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -40,6 +49,7 @@ def sentences(pair: Pair) -> list[Sentence]:
     if not pair.gradients:
         said.append(_of_states(pair))
     missing = _of_missing_numbers(pair)
+    missing += _of_newly_nonfinite(pair)
     missing += _of_ended(pair)
     mostly = [s for s in missing if 2 * s.facts["missing"] > s.facts["of"]]
     return [*mostly, *said, *(s for s in missing if s not in mostly)]
@@ -122,6 +132,30 @@ def _of_missing_numbers(pair: Pair) -> list[Sentence]:
         "infinity that both have counts as equal."
     )
     return [_sentence(pair, text, {"nonfinite": bad, "missing": bad, "of": number})]
+
+
+def _of_newly_nonfinite(pair: Pair) -> list[Sentence]:
+    """Says in how many instances the other run alone is not finite, and where that begins. Those without a finite
+    state and value count as missing."""
+    new, number = pair.newly_nonfinite, pair.other_result.instances
+    if new is None or not new.instances.any():
+        return []
+    bad = int(np.count_nonzero(new.instances))
+    text = f"{pair.other} is not finite in {_count(bad, number)} where {pair.reference} is"
+    facts: dict[str, Any] = {"newly_nonfinite": bad, "missing": int(np.count_nonzero(new.ends)), "of": number}
+    if new.first is not None:
+        reverse = " of the reverse pass" if new.first.phase == "adjoint" else ""
+        text += f", first in instance {new.first.instance} at step {new.first.step}{reverse}"
+        facts |= {"phase": new.first.phase, "step": new.first.step, "instance": new.first.instance}
+    if new.birth is not None:
+        born = new.birth
+        words = _BIRTHS.get(born.non_finite_class, f"{born.non_finite_class} in")
+        site = f" at `{born.site}`" if born.site else ""
+        line = f" ({born.label})" if born.label else ""
+        text += f": {words} `{born.operation}` in {born.format}{site}{line}"
+        facts |= {"operation": born.operation, "site": born.site, "line": born.label, "format": born.format}
+        facts |= {"class": born.non_finite_class}
+    return [_sentence(pair, text + ".", facts)]
 
 
 def _of_ended(pair: Pair) -> list[Sentence]:

@@ -1,4 +1,4 @@
-"""The cheapest formats with which instances keep their path signature and gradients their accuracy.
+"""The cheapest formats with which instances stay finite and keep their path signature, and gradients their accuracy.
 
 A signature holds what loops and named tests decide. Guards, which only a `where` uses and no site names, are in
 recorded paths alone, and here none is recorded.
@@ -23,7 +23,7 @@ from simgrad.progress import ProgressCallback
 from simgrad.request import names_of
 from simgrad.results import Gradient
 from simgrad.v1 import program_pb2
-from simgrad.why.difference import gradient_differences, nonfinite_instances
+from simgrad.why.difference import gradient_differences, newly_nonfinite, nonfinite_instances
 from simgrad.why.sentence import Sentence
 from simgrad.why.table import aligned
 from simgrad.why.variants import ROLES, policy_of
@@ -63,8 +63,10 @@ class Trial:
       formats: of every knob. cost: bits, by weight.
       kept: share of instances that keep the reference's path signature. error: of the gradient, the largest relative
         difference over the inputs.
-      holds: whether both are within their bounds. refused: why the server did not run it, or "".
+      holds: whether both are within their bounds, and no instance is not finite where the reference's is. refused: why
+        the server did not run it, or "".
       sample: "search" or "confirmation".
+      nonfinite: instances that are not finite (not ok, or with such a state or value) where the reference's are.
     """
 
     knob: Knob | None
@@ -76,6 +78,7 @@ class Trial:
     holds: bool
     refused: str
     sample: str
+    nonfinite: int = 0
 
 
 @dataclass(repr=False)
@@ -120,10 +123,12 @@ class Tuned:
             "holds": last.holds,
             "kept": last.kept,
             "error": last.error,
+            "nonfinite": last.nonfinite,
         }
+        bad = f"; {last.nonfinite} are not finite where the reference is" if last.nonfinite else ""
         return Sentence(
             f"{self.cost:g} instead of {self.cost_before:g} bits; on {others} other instances the policy {holds}: "
-            f"{last.kept:.1%} keep their path signature, and gradients are off by {last.error:.3g}.",
+            f"{last.kept:.1%} keep their path signature, and gradients are off by {last.error:.3g}{bad}.",
             facts,
         )
 
@@ -133,6 +138,8 @@ class Tuned:
         for t in self.tried:
             what = f"{t.knob} {t.format}" if t.knob else ("all" if t.sample == "search" else "confirmation")
             said = f"refused: {t.refused}" if t.refused else ("holds" if t.holds else "fails")
+            if t.nonfinite:
+                said += f": {t.nonfinite} not finite where the reference is"
             figures = ["", ""] if t.refused else [f"{t.kept:.1%}", f"{t.error:.3g}"]
             rows.append([what, f"{t.cost:g}", *figures, said])
         return aligned(rows)
@@ -177,7 +184,7 @@ class _Search:
     def _run(self, formats: Formats, knob: Knob | None, format: str) -> Trial:
         variant = replace(self.variant, policy=self.policy(formats))
         self.work.calls.expect(2 * variant.steps)
-        kept, error, refused = 0.0, float("inf"), ""
+        kept, error, refused, bad = 0.0, float("inf"), "", 0
         try:
             result = self.work.gradient(variant, diagnostics="off")
         except errors.InvalidArgument as problem:
@@ -187,9 +194,10 @@ class _Search:
             kept = float(np.mean(same))
             differences = gradient_differences(self.reference, result).values()
             error = max((d.rank for d in differences), default=0.0)
-        holds = not refused and kept >= self.keep and error <= self.bound
+            bad = int(np.count_nonzero(newly_nonfinite(self.reference, result)))
+        holds = not refused and kept >= self.keep and error <= self.bound and not bad
         return Trial(
-            knob, format, formats, self.cost(formats), kept, error, holds, refused, self.sample
+            knob, format, formats, self.cost(formats), kept, error, holds, refused, self.sample, bad
         )
 
 
@@ -302,6 +310,11 @@ def _check(bound: float, keep: float, formats: Sequence[str]) -> None:
 def _no_start(format: str, trial: Trial) -> str:
     if trial.refused:
         return f"formats: {format} in every role was refused: {trial.refused}"
+    if trial.nonfinite:
+        return (
+            f"formats: with {format} in every role {trial.nonfinite} instances are not finite where the reference's are: "
+            "begin with a wider format"
+        )
     return (
         f"formats: with {format} in every role {trial.kept:.1%} of the instances keep the reference's path signature, and "
         f"gradients are off by {trial.error:.3g}: begin with a wider format, or loosen keep or bound"
