@@ -1,5 +1,6 @@
 """Rollouts that a server keeps: reversed without simulating again, and replayed where they are lost."""
 
+import contextlib
 import copy
 import pickle
 import time
@@ -130,6 +131,34 @@ def test_cotangents_of_several_kinds_give_a_gradient_each(client):
         assert [g.replayed for g in made] == [is_lost] * len(asked)
         for one, other in zip(made, expected):
             assert_same(one, other)
+
+
+@sg.world
+def rooted(x: sg.State, k: sg.Param = 1.0):
+    sg.test("above", x > 8.5)
+    return {"x": np.sqrt(x - k)}
+
+
+@pytest.mark.parametrize("how", ["one server", "lost", "pool"])
+def test_an_error_about_a_reversal_has_what_the_rollout_told(client, start, how):
+    work = dict(steps=3, initial={"x": [0.5, 9.0]}, record=["x"])
+    sent = sg.Cotangents({"x": np.ones(2)})
+    with contextlib.ExitStack() as stack:
+        if how == "pool":
+            client = stack.enter_context(sg.Pool([f"127.0.0.1:{start().port}" for _ in range(2)]))
+        kept = client.rollout(rooted, keep=sg.Keep(state=["x"]), **work)
+        if how == "lost":
+            kept.kept.handle = ""
+        with pytest.raises(sg.NonFiniteError) as caught:
+            kept.vjp(sent, on_nonfinite="raise")
+        with pytest.raises(sg.NonFiniteError) as expected:
+            client.gradient(rooted, cotangents=sent, on_nonfinite="raise", **work)
+        assert_same(caught.value.result, expected.value.result)
+        made = caught.value.result
+        assert made.state["x"][1] > 0 and made.path_signatures.size == 2 and made.events["above"].line
+        assert made.replayed == (how == "lost") and str(caught.value) == str(expected.value)
+        with pytest.raises(ValueError, match="on_nonfinite 'rise': one of report, raise"):
+            kept.vjp(sent, on_nonfinite="rise")
 
 
 def test_bits_stay_bits_where_a_run_is_replayed(client):

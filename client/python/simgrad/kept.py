@@ -117,6 +117,7 @@ class KeptRun:
         retry: Any = None,
     ) -> list[results.Gradient]:
         """One gradient for each cotangent; see results.Rollout.vjp."""
+        results.check_on_nonfinite(on_nonfinite)
         terms = self._runs.calls.terms_together(timeout, retry)
         declared = lambda: self._runs.declared(self._world, terms)
         asked = [
@@ -142,35 +143,35 @@ class KeptRun:
             together = [asked[i] for i in places]
             if not any(names):  # the objective alone, which is one gradient however often it is asked for
                 together = together[:1]
-            gradients = self._found(together, on_nonfinite, terms)
-            if gradients is None:
-                found |= {i: self._replayed(asked[i], on_nonfinite, terms) for i in places}
-                continue
-            gradients = gradients if any(names) else gradients * len(places)
-            found |= {i: _with_rollout(g, rollout) for i, g in zip(places, gradients)}
+            gradients = self._found(together, terms)
+            if gradients is not None and not any(names):
+                gradients *= len(places)
+            for k, i in enumerate(places):
+                if gradients is None:
+                    found[i] = self._replayed(asked[i], terms)
+                else:
+                    found[i] = _with_rollout(gradients[k], rollout)
+                if on_nonfinite == "raise":
+                    results.raise_if_nonfinite(found[i])
         return [found[i] for i in range(len(asked))]
 
     def _found(
-        self, asked: Sequence[simgrad_pb2.GradientRequest], on_nonfinite: str, terms: Terms
+        self, asked: Sequence[simgrad_pb2.GradientRequest], terms: Terms
     ) -> list[results.Gradient] | None:
         """The gradients of the run that the server keeps; None where it keeps it no more."""
         if not self.handle:
             return None
         try:
-            return self._runs.vjp(self._world, self, asked, on_nonfinite, terms)
+            return self._runs.vjp(self._world, self, asked, terms)
         except errors.NotFound as error:
             if not is_gone(error):
                 raise
             self.handle = ""  # it does not come back
             return None
 
-    def _replayed(
-        self, message: simgrad_pb2.GradientRequest, on_nonfinite: str, terms: Terms
-    ) -> results.Gradient:
+    def _replayed(self, message: simgrad_pb2.GradientRequest, terms: Terms) -> results.Gradient:
         message.spec.CopyFrom(self.spec)
-        stream = self._runs.stream(
-            "Gradient", self._world, message, terms, on_nonfinite=on_nonfinite, raw=self._raw
-        )
+        stream = self._runs.stream("Gradient", self._world, message, terms, raw=self._raw)
         gradient = cast(results.Gradient, stream.result)
         gradient.replayed = True
         return gradient

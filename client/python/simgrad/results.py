@@ -377,3 +377,21 @@ class Gradient(Rollout):
 
     def __repr__(self) -> str:
         return summary.of_gradient(self)
+
+
+def check_on_nonfinite(on_nonfinite: str) -> None:
+    """Raises ValueError for what is no value of the argument `on_nonfinite` of a call."""
+    if on_nonfinite not in ("report", "raise"):
+        raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
+
+
+def raise_if_nonfinite(result: Rollout) -> None:
+    """Raises NonFiniteError, which has the result, where an instance is not ok."""
+    bad = int((~result.ok).sum())
+    if bad:
+        first = str(result.certificates[0]) if result.certificates else "no certificate"
+        raise errors.NonFiniteError(
+            f"{bad} of {result.instances} instances became non-finite; {first}",
+            result.certificates,
+            result,
+        )

@@ -77,13 +77,14 @@ class Runs:
           keep: whether the result has a KeptRun.
           others: as for Client.rollout.
         """
-        if on_nonfinite not in ("report", "raise"):
-            raise ValueError(f"on_nonfinite {on_nonfinite!r}: one of report, raise")
+        results.check_on_nonfinite(on_nonfinite)
 
         def finish(result: results.Rollout, kept: simgrad_pb2.KeptRun) -> None:
             if keep:
                 result.kept = KeptRun(self, world, message.spec, kept, raw)
-            _finish(result, world, on_nonfinite)
+            _finish(result, world)
+            if on_nonfinite == "raise":
+                results.raise_if_nonfinite(result)
 
         call = self.calls.new(message, terms)
         declared = lambda: self.declared(world, terms)
@@ -95,7 +96,6 @@ class Runs:
         world: World,
         kept: KeptRun,
         asked: Sequence[simgrad_pb2.GradientRequest],
-        on_nonfinite: str,
         terms: Terms,
     ) -> list[results.Gradient]:
         """The gradients of a kept run that `asked` asks for; their specs have no tensors."""
@@ -103,7 +103,7 @@ class Runs:
         def read(
             message: simgrad_pb2.GradientRequest, call: Call, start: Start
         ) -> list[results.Gradient]:
-            finish = lambda result, kept: _finish(result, world, on_nonfinite)
+            finish = lambda result, kept: _finish(result, world)
             stream = self._read(world, message, call, start, finish)
             return cast("list[results.Gradient]", stream.results)
 
@@ -168,11 +168,9 @@ class Runs:
         return ask
 
 
-def _finish(result: results.Rollout, world: World, on_nonfinite: str) -> None:
+def _finish(result: results.Rollout, world: World) -> None:
     _name_lines(result, world)
     world.shaped(result)
-    if on_nonfinite == "raise":
-        _raise_if_nonfinite(result)
 
 
 def _name_lines(result: results.Rollout, world: World) -> None:
@@ -188,14 +186,3 @@ def _name_lines(result: results.Rollout, world: World) -> None:
     result.halted = [
         replace(h, line=lines.get(h.halt, ""), message=said.get(h.halt, "")) for h in result.halted
     ]
-
-
-def _raise_if_nonfinite(result: results.Rollout) -> None:
-    bad = int((~result.ok).sum())
-    if bad:
-        first = str(result.certificates[0]) if result.certificates else "no certificate"
-        raise errors.NonFiniteError(
-            f"{bad} of {result.instances} instances became non-finite; {first}",
-            result.certificates,
-            result,
-        )
