@@ -70,6 +70,8 @@ def everything(traces):
         values.tolist() for t in traces for step in t.sites["projection"].values for values in step
     ]
     told["underflows"] = sum(t.ranges["state"].underflows for t in traces if t.ranges)
+    for t in traces:
+        assert {of.begins for of in (*t.sites.values(), *t.events.values())} == {t.first_step}
     absorption = [t.absorption["x"] for t in traces if t.absorption]
     told["absorption"] = [sum(a.additions for a in absorption), sum(a.absorbed for a in absorption)]
     return told

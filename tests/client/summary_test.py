@@ -144,6 +144,8 @@ def test_a_site_tells_its_runs_and_the_closest_test():
         "projection (world.py:12): 4 runs of 2 to 5 iterations, 3.5 on average: converged 2, max_iter 1, "
         "counter 1; closest by -1 ulps at step 2, instance 9, test small"
     )
+    site.begins = 40  # the block of a stream
+    assert "closest by -1 ulps at step 42, instance 9" in repr(site)
     site.runs = np.zeros(3)
     assert repr(site) == "projection (world.py:12): never ran"
 
@@ -164,6 +166,8 @@ def test_an_event_tells_how_often_and_when_it_held():
     assert repr(event) == (
         "floor [membership]: 3 of 6 checks true, first at step 1; 2 changes; closest by 8 ulps at step 0, instance 0"
     )
+    event.begins = 40
+    assert "first at step 41; 2 changes; closest by 8 ulps at step 40, instance 0" in repr(event)
     event.count[:] = 0
     event.margin_ulps[:] = np.inf
     assert repr(event) == "floor [membership]: 0 of 6 checks true; 2 changes"

@@ -31,6 +31,31 @@ def test_blocks_cover_every_step_once_and_equal_the_result(client):
     np.testing.assert_array_equal(counts, stream.result.events["contact"].count)
 
 
+@sg.world
+def crossing(x: sg.State, t: sg.Step):
+    hit = sg.test("hit", x > 70.5)
+    half = sg.while_loop(lambda y: y * 0.5, x, until=lambda y: y < 1.0, max_iter=40, site="halve")
+    return {"x": np.where(hit, x + 1.0, x + 1.0) + 0.0 * half}
+
+
+def test_the_words_of_a_block_count_steps_from_the_first_of_the_run(client, serve):
+    """x is the number of the step; `hit` holds from step 71 on."""
+    served = serve()
+    with sg.Pool([served.server.target]) as pool:
+        for one in (client, pool):
+            for block in one.rollout_stream(crossing, steps=100, initial={"x": [0.0]}, chunk_steps=10):
+                hit, halve = block.events["hit"], block.sites["halve"]
+                assert hit.begins == halve.begins == block.first_step
+                for trace in (hit, halve):
+                    margins = np.abs(trace.margin_ulps)
+                    closest = block.first_step + int(np.argmin(np.where(np.isnan(margins), np.inf, margins)))
+                    assert f" at step {closest}, instance 0" in repr(trace)
+                if hit.count.any():
+                    assert f"true, first at step {max(71, block.first_step)};" in repr(hit)
+                else:
+                    assert "first at step" not in repr(hit)
+
+
 def test_a_gradient_streams_both_passes(client):
     stream = client.gradient_stream(BALL, **SENT, objective="final_height", chunk_steps=32)
     phases = [block.phase for block in stream]

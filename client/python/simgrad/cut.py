@@ -63,7 +63,7 @@ def _cut_site(site: SiteTrace, start: int, stop: int) -> SiteTrace:
         columns["flat_values"] = [
             values[begin:end] for values, begin, end in zip(site.flat_values, begins, ends[stop - 1])
         ]
-    return replace(site, **columns)
+    return replace(site, begins=site.begins + start, **columns)
 
 
 def _cut_event(event: EventTrace, first: int, start: int, stop: int) -> EventTrace:

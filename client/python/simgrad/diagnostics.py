@@ -45,6 +45,7 @@ class TerminationTrace:
       instance_reasons: level "instances": [T, N] reason of the last run, an index into REASONS;
         else None.
       line: of the user's file, in the result of a program that ProgramBuilder or simgrad.world wrote.
+      begins: the step of the run that the first column is of: other than 0 in blocks of a stream.
     """
 
     site: str
@@ -74,6 +75,7 @@ class TerminationTrace:
         default=None, repr=False
     )  # per instance, steps ascending
     line: str = ""
+    begins: int = 0
 
     def __repr__(self) -> str:
         return summary.of_site(self)
@@ -109,7 +111,7 @@ class EventTrace:
       first_step: [N] first step at which the event held, -1: never. Only in a final result.
       kind: what the test is for, in programs with a level: "event", "termination", "weight", "guard",
         "acceptance", "membership" or "halt"; else "".
-      line: as for a TerminationTrace.
+      line, begins: as for a TerminationTrace.
     """
 
     site: str
@@ -126,6 +128,7 @@ class EventTrace:
     first_step: np.ndarray | None = None
     kind: str = ""
     line: str = ""
+    begins: int = 0
 
     def __repr__(self) -> str:
         return summary.of_event(self)
@@ -331,6 +334,7 @@ def forward_trace(
                 ]
             ),
             margin_test=np.concatenate([_deciding(c) for c in columns]),
+            begins=first,
             **_columns(columns, TERMINATION_COLUMNS),
         )
         trace.reasons = trace.reasons.reshape(-1, len(REASONS) - 1)
@@ -341,6 +345,7 @@ def forward_trace(
         name: EventTrace(
             site=name,
             kind=columns[0].kind,
+            begins=first,
             **_event_histogram(columns, sampled),
             **_columns(columns, EVENT_COLUMNS),
         )

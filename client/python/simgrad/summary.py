@@ -51,7 +51,7 @@ def _closest(trace: "TerminationTrace | EventTrace") -> str:
     tests = getattr(trace, "margin_test", None)
     test = "" if tests is None or not tests[step] else f", test {tests[step]}"
     return (
-        f"; closest by {trace.margin_ulps[step]:.4g} ulps at step {step}, "
+        f"; closest by {trace.margin_ulps[step]:.4g} ulps at step {trace.begins + step}, "
         f"instance {trace.margin_ulps_instance[step]}{test}"
     )
 
@@ -102,7 +102,7 @@ def of_event(trace: "EventTrace") -> str:
     held = f"{count} of {_count(checks, 'check')} true"
     steps = np.flatnonzero(trace.count)
     if steps.size:
-        held += f", first at step {steps[0]}"
+        held += f", first at step {trace.begins + steps[0]}"
     kind = f" [{trace.kind}]" if trace.kind not in ("", "event") else ""
     changes = f"; {_count(int(trace.changes.sum()), 'change')}"
     return f"{trace.site}{kind}{_line(trace)}: {held}{changes}{_closest(trace)}"
