@@ -133,6 +133,35 @@ def test_cotangents_of_several_kinds_give_a_gradient_each(client):
             assert_same(one, other)
 
 
+@pytest.mark.parametrize("how", ["one server", "lost", "pool"])
+def test_a_vjp_has_the_weights_of_its_rollout_unless_it_is_given_others(client, start, how):
+    weights, others = np.arange(1.0, 7.0), np.array([0.5, 0.0, -1.0, 2.0, 1.0, 3.0])
+    with contextlib.ExitStack() as stack:
+        if how == "pool":
+            client = stack.enter_context(sg.Pool([f"127.0.0.1:{start().port}" for _ in range(2)], most_instances=256))
+        kept = copy.deepcopy(client.rollout(BALL, keep=FOR_BOTH, weights=weights, **WORK))
+        assert kept.value == pytest.approx((weights * kept.values).sum())
+        if how == "lost":
+            kept.kept.handle = ""
+        for given, means in (({}, weights), (dict(weights=others), others), (dict(weights=None), None)):
+            made = [kept.vjp(**given), *kept.vjps([cotangents(0), None], **given)]
+            for one, sent in zip(made, (None, cotangents(0), None)):
+                assert one.replayed == (how == "lost")
+                assert_same(one, client.gradient(BALL, cotangents=sent, weights=means, **WORK))
+        assert kept.vjp().value == kept.value != kept.vjp(weights=None).value
+        with pytest.raises(TypeError, match="weights: numbers"):
+            kept.vjp(weights="rollouts")
+        plain = client.rollout(BALL, keep=True, **WORK)  # without weights there are ones
+        assert plain.vjp().value == plain.value == plain.vjp(weights=np.ones(6)).value
+
+
+def test_weights_that_change_in_place_are_not_those_of_the_rollout(client):
+    weights = np.arange(1.0, 7.0)
+    kept = client.rollout(BALL, keep=True, weights=weights, **WORK)
+    weights[:] = 0.0
+    assert_same(kept.vjp(), client.gradient(BALL, weights=np.arange(1.0, 7.0), **WORK))
+
+
 @sg.world
 def rooted(x: sg.State, k: sg.Param = 1.0):
     sg.test("above", x > 8.5)

@@ -229,12 +229,12 @@ def test_a_kept_rollout_gives_the_bits_of_the_gradient(client, two, policy):
     random = np.random.default_rng(4)
     given = sg.Cotangents({"angle": random.normal(size=N)}, {"push": random.normal(size=(N, STEPS))})
     sent = work(policy=policy, record=["push"])
-    weights = sent.pop("weights")
+    weights = sent["weights"]
     keep = sg.Keep(state=["angle"], trajectory=["push"])
     for asked in (client, two):
         kept = asked.rollout(WORLD, keep=keep, **sent)
-        made = kept.vjp(given, weights=weights)
-        expected = client.gradient(WORLD, cotangents=given, weights=weights, **sent)
+        made = kept.vjp(given)
+        expected = client.gradient(WORLD, cotangents=given, **sent)
         assert differences(made, expected) == [] and of_weights(made) == of_weights(expected)
         assert made.reused and not made.replayed
 

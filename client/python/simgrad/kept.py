@@ -70,13 +70,14 @@ class KeptRun:
         server of each shard.
       seconds: how long after its last use the server keeps it, at most.
       spec: the work, with its tensors: a replay sends it again.
+      weights: of the rollout, [N]; None: ones.
     """
 
     def __init__(
         self,
         runs: Runs,
         world: World,
-        spec: simgrad_pb2.RolloutSpec,
+        sent: simgrad_pb2.RolloutRequest,
         answer: simgrad_pb2.KeptRun,
         raw: bool,
     ):
@@ -84,9 +85,10 @@ class KeptRun:
         self.seconds = answer.seconds
         self._runs = runs
         self._world = world
-        self.spec = spec
+        self.spec = sent.spec
+        self.weights = np.array(sent.weights) if sent.weights else None
         self._raw = raw
-        self._names = _without_tensors(spec)
+        self._names = _without_tensors(sent.spec)
 
     def __repr__(self) -> str:
         return f"KeptRun(handle={self.handle!r}, seconds={self.seconds:g})"
@@ -106,7 +108,7 @@ class KeptRun:
         rollout: results.Rollout,
         cotangents: Sequence[OneCotangent],
         *,
-        weights: Any = None,
+        weights: Any = "rollout",
         wrt: Iterable[str] | None = None,
         reduction: str = "all",
         loops: Mapping[str, Truncated | Implicit] | None = None,
@@ -118,6 +120,8 @@ class KeptRun:
     ) -> list[results.Gradient]:
         """One gradient for each cotangent; see results.Rollout.vjp."""
         results.check_on_nonfinite(on_nonfinite)
+        if isinstance(weights, str) and weights == "rollout":
+            weights = self.weights
         terms = self._runs.calls.terms_together(timeout, retry)
         declared = lambda: self._runs.declared(self._world, terms)
         asked = [

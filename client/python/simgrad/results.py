@@ -243,7 +243,7 @@ class Rollout:
         self,
         cotangents: OneCotangent = None,
         *,
-        weights: Any = None,
+        weights: Any = "rollout",
         wrt: Iterable[str] | None = None,
         reduction: str = "all",
         loops: Mapping[str, Truncated | Implicit] | None = None,
@@ -255,8 +255,9 @@ class Rollout:
     ) -> Gradient:
         """The gradient of this rollout, which was kept (keep=True), without simulating it again.
 
-        Args: as for Client.gradient. The objective is the rollout's, where it names one. `timeout` is of all
-          together, a replay and the other cotangents of `vjps` included.
+        Args: as for Client.gradient. The objective is the rollout's, where it names one. `weights` are the
+          rollout's; others may be given, and None is ones. `timeout` is of all together, a replay and the other
+          cotangents of `vjps` included.
         Returns: the bits of Client.gradient for the same work. A handle that is lost (expired, given up,
           or on another server) is replayed: the gradient is asked for as a whole, to the same bits, and
           `replayed` says so.

@@ -81,7 +81,7 @@ class Runs:
 
         def finish(result: results.Rollout, kept: simgrad_pb2.KeptRun) -> None:
             if keep:
-                result.kept = KeptRun(self, world, message.spec, kept, raw)
+                result.kept = KeptRun(self, world, message, kept, raw)
             _finish(result, world)
             if on_nonfinite == "raise":
                 results.raise_if_nonfinite(result)

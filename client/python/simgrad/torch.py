@@ -272,7 +272,7 @@ class _Work:
             if self.result.kept is not None and asked.get("objective", "") == self.objective:
                 how = {name: value for name, value in fixed.items() if name in _OF_VJP}
                 asked.pop("objective", None)
-                gradient = self.result.vjp(wrt=wrt, **how, **asked)
+                gradient = self.result.vjp(wrt=wrt, **how, **{"weights": None, **asked})
             else:
                 gradient = self.client.gradient(
                     self.world, **self.groups(), **fixed, wrt=wrt, **asked
