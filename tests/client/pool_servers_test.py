@@ -296,6 +296,81 @@ def test_an_address_that_is_gone_is_kept_while_it_works(named):
     assert busy not in servers.known() and connected[0][2].closed
 
 
+def test_an_address_that_is_gone_gets_no_new_work_while_it_ends_its_calls(named):
+    addresses, servers, clock, connected = named
+    offered = lambda **keepers: [s.target for s in claimed(servers, **keepers)]
+    gone, stays = servers.known()
+    assert offered() == [gone.target, stays.target] == ["ipv4:10.0.0.1:7", "ipv6:[::1]:7"]
+    for _ in range(3):
+        servers.claim(lambda known: stays)  # so it has more to do
+    servers.claim(lambda known: gone)
+    addresses.remove("10.0.0.1")
+    clock.time = 5.0
+    assert gone in servers.known() and offered() == [stays.target]
+    assert servers.for_whole([]) is stays
+    # What it keeps is asked of it.
+    assert set(offered(keepers=[gone.target])) == {stays.target, gone.target}
+    assert offered(keepers=["ipv4:10.0.0.9:7"]) == [stays.target]
+    # It is named again.
+    addresses.append("10.0.0.1")
+    clock.time = 10.0
+    assert set(offered()) == {stays.target, gone.target} and not any(channel.closed for *_, channel in connected)
+
+
+def claimed(servers, **keepers):
+    """Those that a call may choose among; it chooses none."""
+    found = []
+    servers.claim(lambda known: found.extend(known), **keepers)
+    return found
+
+
+def test_where_all_are_gone_a_new_call_finds_no_server(monkeypatch):
+    listed, clock = ["a:1"], FakeClock()
+    servers = Servers(lambda: list(listed), lambda target, host: Channel(), clock)
+    busy = servers.claim(lambda known: known[0])
+    listed.clear()
+    clock.time = 5.0
+    with pytest.raises(servers_of_pool.NoServer):
+        servers.for_whole([])
+    assert servers.known() == [busy] == claimed(servers, keepers=["a:1"])
+    servers.ended(busy)
+
+
+@pytest.mark.parametrize("instances", [1, 512])  # a batch that goes to one server, and one that is cut
+def test_new_calls_go_to_the_servers_that_are_named(fakes, monkeypatch, instances):
+    """One ends a call, and is of an older revision, as where a fleet is updated; no other joins it."""
+    monkeypatch.setattr(servers_of_pool, "_FRESH_SECONDS", 0.0)
+    one, two = fakes("r0"), fakes()
+    may_end = threading.Event()
+
+    def slow(n, context):
+        eventually(may_end.is_set)
+        return parts_of(1, revision="r0")
+
+    one.stream = slow
+    two.stream = lambda n, context: parts_of(instances)
+    listed = [one.target]
+    with sg.Pool(lambda: list(listed), timeout=60) as pool:
+        pool.infos()
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            try:
+                answer = threads.submit(lambda: pool.rollout(world(), **work()))
+                eventually(lambda: one.calls == 1)
+                listed[:] = [two.target]
+                run = lambda: pool.rollout(world(), **dict(work(), initial={"x": np.zeros((instances, 1))}))
+                assert pool.infos().keys() == {two.target}
+                asked = one.infos
+                # The other one has more to do.
+                busy = [pool._service.servers.claim(lambda known: known[0]) for _ in range(3)]
+                assert run().ok.shape == (instances,)
+                assert (one.calls, one.infos, two.calls) == (1, asked, 1)
+                for server in busy:
+                    pool._service.servers.ended(server)
+            finally:
+                may_end.set()
+            assert answer.result().ok.all() and answer.result().tries == 1
+
+
 def test_an_address_that_is_gone_is_not_asked_what_it_is(named):
     addresses, servers, clock, connected = named
     gone = servers.known()[0]

@@ -471,6 +471,30 @@ def test_a_lost_shard_alone_is_simulated_again(one, start, how):
         assert unequal(whole, again) == []
 
 
+def test_a_server_that_is_named_no_more_reverses_what_it_keeps_and_gets_no_new_work(one, start):
+    stays, goes = start(*FLAGS), start(*FLAGS)
+    listed = [goes.target, stays.target]
+    with sg.Pool(lambda: list(listed), timeout=60) as pool:
+        servers = pool._service.servers
+        run = pool.rollout(CLAMPED, keep=sg.Keep(state=["y"], trajectory=["v"]), **ball(**KEPT))
+        busy = servers.claim(lambda known: next(s for s in known if s.target == goes.target))  # a call that goes on
+        listed.remove(goes.target)
+        servers._looked_up = None  # the seconds until it looks again
+        calls = []
+        for name in ("Rollout", "Vjp", "Gradient"):
+            setattr(busy.stub, name, noting(calls, name, getattr(busy.stub, name)))
+        made = run.vjp(cotangent(1))
+        assert made.reused and not made.replayed and "Vjp" in calls
+        assert unequal(one.gradient(CLAMPED, cotangents=cotangent(1), **ball(**KEPT)), made) == []
+        calls.clear()
+        assert unequal(one.rollout(CLAMPED, **ball(**KEPT)), pool.rollout(CLAMPED, **ball(**KEPT))) == []
+        assert calls == [] and pool.infos().keys() == {stays.target}
+        # It is closed with its last call, and its shards are simulated again.
+        servers.ended(busy)
+        servers._looked_up = None
+        assert run.vjp(cotangent(1)).replayed and calls == []
+
+
 def test_without_any_server_the_error_says_so(start):
     servers = [start(*FLAGS), start(*FLAGS)]
     with sg.Pool([s.target for s in servers], retry=sg.Retry(patience=0.5), timeout=60) as pool:

@@ -136,11 +136,11 @@ class PooledAnswer:
 
     def _cut(self) -> Merge | None:
         """Begins the shards; None: there is one, or a request that a server will refuse."""
-        servers = self._servers.ready(self._left(), self._metadata())
-        cutter = self._work.cutter
+        cutter, kept = self._work.cutter, self._work.kept
+        keepers = kept.keepers if kept is not None else ()
+        servers = self._servers.ready(self._left(), self._metadata(), keepers)
         if not cutter.instances:
             return None
-        kept = self._work.kept
         if kept is not None:
             shards, preferred = cutter.cut_as(kept.sizes), kept.targets
         else:
@@ -370,7 +370,7 @@ class PooledAnswer:
         """A server without a shard of this answer: the preferred one, else one that has not failed.
 
         Args:
-          waits: whether to wait for the preferred server, as long as it has not failed.
+          waits: whether to wait for the preferred server, as long as it has not failed; it may be named no more.
         Errors: grpc.RpcError where the pool has no server.
         """
 
@@ -385,7 +385,7 @@ class PooledAnswer:
 
         with self._condition:
             while not self._cancelled:
-                chosen = self._servers.claim(choose)
+                chosen = self._servers.claim(choose, (preferred,) if waits else ())
                 if chosen is not None:
                     self._busy.add(chosen.target)
                     return chosen

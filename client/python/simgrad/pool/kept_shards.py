@@ -48,6 +48,11 @@ class KeptShards:
     def targets(self) -> list[str]:
         return [shard.target for shard in self._shards]
 
+    @property
+    def keepers(self) -> list[str]:
+        """The targets of the shards that are kept."""
+        return [shard.target for shard in self._shards if shard.handle]
+
     def at(self, shard: int, target: str) -> str:
         """The handle of a shard at a server; empty where that server does not keep it."""
         kept = self._shards[shard]

@@ -6,7 +6,7 @@ import concurrent.futures
 import math
 import socket
 import threading
-from typing import Any, Callable, Iterable, NamedTuple, Sequence, Union
+from typing import Any, Callable, Container, Iterable, NamedTuple, Sequence, Union
 
 import grpc
 
@@ -64,6 +64,7 @@ class Server:
       down_until: when it may be asked again, in seconds of the clock.
       silent: it let the time for an answer pass when it was last asked.
       asked_aside: it is being asked while no call waits.
+      listed: the pool's targets name it. One that they name no more ends its calls, and gets no new work.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Server:
         self.down_until = 0.0
         self.silent = False
         self.asked_aside = False
+        self.listed = True
         self._rates: dict[bytes, float] = {}
 
     def send(
@@ -150,16 +152,23 @@ class Servers:
             for server in self._servers.values():
                 server.channel.close()
 
-    def ready(self, timeout: float, metadata: Sequence[tuple[str, str]]) -> list[Server]:
-        """Those that can be reached, with what they say of themselves.
+    def ready(
+        self,
+        timeout: float,
+        metadata: Sequence[tuple[str, str]],
+        keepers: Container[str] = (),
+    ) -> list[Server]:
+        """Those that can be reached and get new work, with what they say of themselves.
 
         A server that was silent is waited for once; then it is asked again while the others work.
 
+        Args:
+          keepers: targets of servers that are among them too while they are known, as they keep what is asked for.
         Errors: grpc.RpcError of one of them where there is none; FailedPrecondition (reason MIXED_SERVERS) where
           two are of different revisions.
         """
         now = self._clock.now()
-        known = self.known()
+        known = self._open_to(keepers)
         candidates = [server for server in known if server.down_until <= now] or known
         unknown = [server for server in candidates if server.info is None]
         awaited = [server for server in unknown if not server.silent]
@@ -180,16 +189,19 @@ class Servers:
             raise
         return [server for server in candidates if server.target in infos]
 
-    def claim(self, choose: Callable[[list[Server]], Server | None]) -> Server | None:
-        """The server that `choose` takes of those of the moment: its channel stays open until `ended`.
+    def claim(
+        self, choose: Callable[[list[Server]], Server | None], keepers: Container[str] = ()
+    ) -> Server | None:
+        """The server that `choose` takes of those that get new work: its channel stays open until `ended`.
 
         Args:
           choose: may give None; calls nothing of this object.
+          keepers: as for `ready`.
         Errors: NoServer where there is none.
         """
         self._keep_fresh()
         with self._lock:
-            chosen = choose(self._found())
+            chosen = choose(self._found(keepers))
             if chosen is not None:
                 chosen.running += 1
             return chosen
@@ -205,7 +217,7 @@ class Servers:
           instances, size: of the request, the latter in bytes.
         """
         now = self._clock.now()
-        self._ask_aside([s for s in self.known() if s.silent and s.down_until <= now], metadata)
+        self._ask_aside([s for s in self._open_to() if s.silent and s.down_until <= now], metadata)
         chosen = self.claim(lambda known: _for_whole(known, now, instances, size))
         assert chosen is not None
         with self._lock:
@@ -216,7 +228,7 @@ class Servers:
 
     def takes_whole(self, instances: int, size: int) -> bool:
         """Whether the server that `for_whole` gives takes a request, as far as its limits are known."""
-        return _for_whole(self.known(), self._clock.now(), instances, size).takes(instances, size)
+        return _for_whole(self._open_to(), self._clock.now(), instances, size).takes(instances, size)
 
     def ended(self, server: Server) -> None:
         with self._lock:
@@ -255,19 +267,27 @@ class Servers:
             server.info = None
 
     def known(self) -> list[Server]:
-        """All of the moment; looks them up where that was long ago.
+        """All of the moment, with those that are named no more and end their calls; looks them up where that was
+        long ago.
 
         Errors: NoServer where there is none.
         """
         self._keep_fresh()
         with self._lock:
-            return self._found()
+            return self._found(self._servers)
 
-    def _found(self) -> list[Server]:
-        """Those that were found last; the lock is held."""
-        if not self._servers:
+    def _open_to(self, keepers: Container[str] = ()) -> list[Server]:
+        """As `known`, without those that get no new work. `keepers`: as for `ready`."""
+        self._keep_fresh()
+        with self._lock:
+            return self._found(keepers)
+
+    def _found(self, keepers: Container[str]) -> list[Server]:
+        """Those that were found last, and of others the keepers; the lock is held."""
+        found = [s for s in self._servers.values() if s.listed or s.target in keepers]
+        if not found:
             raise NoServer("address list: this pool has no server at the moment")
-        return list(self._servers.values())
+        return found
 
     def _keep_fresh(self) -> None:
         now = self._clock.now()
@@ -285,8 +305,9 @@ class Servers:
                 raise NoServer(f"DNS resolution failed: {error}") from None
             return  # what was known stays
         with self._lock:
-            for target in [t for t in self._servers if t not in addresses]:
-                if not self._servers[target].running:
+            for target, server in list(self._servers.items()):
+                server.listed = target in addresses
+                if not server.listed and not server.running:
                     self._servers.pop(target).channel.close()
             for target, address in addresses.items():
                 if target not in self._servers:
