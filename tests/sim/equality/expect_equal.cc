@@ -15,7 +15,7 @@
 namespace simgrad::sim::equality {
 namespace {
 
-constexpr uint64_t kCases = 280;
+constexpr uint64_t kCases = 400;
 constexpr uint64_t kLongTimes = 30;  // as many times more under --long
 constexpr int kReportedFailures = 3;
 // Under sanitizers: other cases than without, fewer of them.

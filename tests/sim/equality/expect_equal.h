@@ -34,7 +34,7 @@ void ExpectLargeEqualToReference(const std::vector<NamedExecutor>& executors,
                                  LargeCoverage& coverage);
 
 // As ExpectEqualToReference, for cases about matmul: kMatmulCases of them.
-inline constexpr int kMatmulCases = 70;
+inline constexpr int kMatmulCases = 100;
 void ExpectMatmulsEqualToReference(const std::vector<NamedExecutor>& executors,
                                    MatmulCoverage& coverage);
 
