@@ -202,7 +202,11 @@ ColumnNames ColumnNamesOf(const sim::NumericalProgram& program) {
 v1::DiagnosticsBlock EmptyBlock(const ColumnNames& names) {
   v1::DiagnosticsBlock block;
   for (const std::string& name : names.terminations) block.add_terminations()->set_site(name);
-  for (const std::string& name : names.events) block.add_events()->set_site(name);
+  for (size_t i = 0; i < names.events.size(); ++i) {
+    v1::EventColumns* columns = block.add_events();
+    columns->set_site(names.events[i]);
+    columns->set_kind(names.event_kinds[i]);
+  }
   for (const std::string& name : names.states) block.add_states()->set_state(name);
   return block;
 }

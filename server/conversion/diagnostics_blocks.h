@@ -32,7 +32,7 @@ ColumnNames ColumnNamesOf(const sim::NumericalProgram& program);
 // Bytes of the diagnostics of so many steps, sampled states aside.
 int64_t DiagnosticsBytes(int64_t terminations, int64_t events, int64_t steps);
 
-// A block of no steps: only the names, for an answer without steps.
+// A block of no steps: only names and kinds, for an answer without steps.
 v1::DiagnosticsBlock EmptyBlock(const ColumnNames& names);
 
 // Waits between the worker that appends and the stream that takes.

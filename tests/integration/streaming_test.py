@@ -244,6 +244,18 @@ def test_an_answer_without_steps_has_its_sites_and_events(client):
     assert client.rollout(world, **sent, diagnostics="off").sites == {}
 
 
+def test_an_answer_without_steps_says_what_its_tests_are_for(client):
+    @sg.world
+    def fall(y: sg.State):
+        return {"y": np.where(sg.test("floor", y < 0.5), -y, y - 0.1)}
+
+    kinds = [
+        {name: event.kind for name, event in client.rollout(fall, steps=steps, initial={"y": [0.7]}).events.items()}
+        for steps in (0, 1)
+    ]
+    assert kinds == [{"floor": "event"}] * 2
+
+
 def test_a_result_is_freed_with_its_last_name(client):
     gc.collect()
     gc.disable()
