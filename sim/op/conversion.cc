@@ -144,8 +144,8 @@ const OpInfo kCast = Complete({
 const OpInfo kConvert = Complete({
     .name = "convert",
     .doc = "a as the element type of its result: real to integer toward zero, saturating, NaN to "
-           "0; integer to integer modulo its width; to bool whether a is not 0. It has no "
-           "derivative.",
+           "0; integer to integer modulo its width; to bool whether a is not 0, NaN "
+           "to false. It has no derivative.",
     .op_class = OpClass::kPrecision,
     .operands = "a",
     .result = Result::kDeclared,

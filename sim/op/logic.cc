@@ -79,8 +79,8 @@ consteval OpInfo ComparisonEntry(std::string_view name, std::string_view doc) {
 
 const OpInfo kLt = ComparisonEntry<Comparison::kLt>(
     "lt",
-    "The bool a < b. Of reals it is a site where the program has a level of tests; where it has "
-    "none, it decides no `select` and enters no loop: use `event`.");
+    "The bool a < b. Of reals it is a site where the program's `level` says so; without a level it "
+    "decides no `select` and enters no loop: use `event`.");
 const OpInfo kLe = ComparisonEntry<Comparison::kLe>("le", "The bool a <= b; of reals as for `lt`.");
 const OpInfo kGt = ComparisonEntry<Comparison::kGt>("gt", "The bool a > b; of reals as for `lt`.");
 const OpInfo kGe = ComparisonEntry<Comparison::kGe>("ge", "The bool a >= b; of reals as for `lt`.");

@@ -187,8 +187,8 @@ class Operations(OperationWriter):
         return self._elementwise("erfc", None, a)
 
     def lt(self, a: Any, b: Any) -> Expression:
-        """The bool a < b. Of reals it is a site where the program has a level of tests;
-        where it has none, it decides no `select` and enters no loop: use `event`."""
+        """The bool a < b. Of reals it is a site where the program's `level` says so;
+        without a level it decides no `select` and enters no loop: use `event`."""
         return self._elementwise("lt", BOOL, a, b)
 
     def le(self, a: Any, b: Any) -> Expression:
@@ -425,8 +425,8 @@ class Operations(OperationWriter):
 
     def convert(self, a: Any, element: int) -> Expression:
         """a as the element type of its result: real to integer toward zero, saturating,
-        NaN to 0; integer to integer modulo its width; to bool whether a is not 0. It
-        has no derivative."""
+        NaN to 0; integer to integer modulo its width; to bool whether a is not 0, NaN
+        to false. It has no derivative."""
         return self._converted("convert", element, a)
 
     def stop_gradient(self, a: Any) -> Expression:
