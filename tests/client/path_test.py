@@ -72,6 +72,11 @@ def test_a_loop_that_runs_backwards_parts_at_its_last_element():
     for other, site, index in others:
         parted = sg.Path("s", layout, packed(*none)).first_difference(sg.Path("s", layout, packed(*other)))
         assert (parted.site, parted.index) == ([site], [index])
+    # A path that was saved before layouts marked such loops.
+    old = [Column(c.site, c.kind, c.dtype, c.shape, c.first, c.width, (0, *c.loops[1:])) for c in layout]
+    saved, now = sg.Path("s", old, packed(*none)), sg.Path("s", layout, packed(*others[0][0]))
+    for one, other in ((saved, now), (now, saved)):
+        assert one.first_difference(other).index == [(2,)]
 
 
 def test_the_step_is_the_first_that_differs():

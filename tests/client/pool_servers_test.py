@@ -371,6 +371,29 @@ def test_new_calls_go_to_the_servers_that_are_named(fakes, monkeypatch, instance
             assert answer.result().ok.all() and answer.result().tries == 1
 
 
+@pytest.mark.parametrize("revision, reverses", [("r1", True), ("r0", False)])
+def test_a_server_that_is_named_no_more_reverses_what_it_keeps_for_servers_of_its_revision(fakes, revision, reverses):
+    gone, stays = fakes(revision), fakes("r1")
+    listed, clock = [gone.target], FakeClock()
+    servers = Servers(lambda: list(listed), grpc.insecure_channel, clock)
+    try:
+        assert [s.target for s in servers.ready(5.0, ())] == [gone.target]
+        busy = servers.claim(lambda known: known[0])
+        listed[:] = [stays.target]
+        clock.time = 5.0
+        expected = {stays.target} | ({gone.target} if reverses else set())
+        for _ in range(2):  # the second time they are known
+            assert {s.target for s in servers.ready(5.0, (), [gone.target])} == expected
+            assert {s.target for s in claimed(servers, keepers=[gone.target])} == expected
+        # It is named again, and the other one is not.
+        listed[:] = [gone.target]
+        clock.time = 10.0
+        assert [s.target for s in servers.ready(5.0, ())] == [s.target for s in claimed(servers)] == [gone.target]
+        servers.ended(busy)
+    finally:
+        servers.close()
+
+
 def test_an_address_that_is_gone_is_not_asked_what_it_is(named):
     addresses, servers, clock, connected = named
     gone = servers.known()[0]

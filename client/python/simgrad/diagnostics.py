@@ -40,7 +40,7 @@ class TerminationTrace:
         whose own margin it is: its site, else its line or operation. "" where there was none.
       histogram: [T, 64] |margin| in ulps at the stop: bucket 0 is zero, 1 is (0, 1], k is (2^(k-2),
         2^(k-1)].
-      nan_margins: tests of a NaN or an infinity, whose margin in ulps is NaN.
+      nan_margins: tests that have no margin: of a NaN, or of two equal infinities.
       near_stopped, near_continued: tests within the server's band, by outcome.
       instance_reasons: level "instances": [T, N] reason of the last run, an index into REASONS;
         else None.

@@ -223,12 +223,14 @@ class Path:
         site, index = [""] * self.instances, [()] * self.instances  # type: list[str], list[Any]
         parted = np.flatnonzero(step >= 0)
         packed = [p._packed[parted, step[parted]][:, None] for p in (self, other)]
-        mine, others = ([column.decode(p)[:, 0] for column in self.layout] for p in packed)
-        if any(loop != -1 for column in self.layout for loop in column.loops):
-            found = [_first(self.layout, [a[k] for a in mine], [b[k] for b in others]) for k in range(len(parted))]
+        # Paths of earlier releases do not mark scans in reverse; of two, one that does knows the order.
+        layout = other.layout if any(loop < -1 for column in other.layout for loop in column.loops) else self.layout
+        mine, others = ([column.decode(p)[:, 0] for column in layout] for p in packed)
+        if any(loop != -1 for column in layout for loop in column.loops):
+            found = [_first(layout, [a[k] for a in mine], [b[k] for b in others]) for k in range(len(parted))]
         else:
-            found = _first_in_order(self.layout, mine, others)
-        names = [column.site for column in self.layout]
+            found = _first_in_order(layout, mine, others)
+        names = [column.site for column in layout]
         for n, (place, element) in zip(parted.tolist(), found):
             site[n], index[n] = names[place], element
         return FirstDifference(step.astype(np.int64), site, index)

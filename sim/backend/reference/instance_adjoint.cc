@@ -17,7 +17,7 @@ AdjointRunner InstanceRun::Reverse(RangeCounts* ranges, int64_t t) {
 
 // The cotangent that the caller sent for one value, scaled: entry `entry` of this instance's array.
 Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
-                           const std::string& name) {
+                           const std::string& name, bool is_read) {
   if (sent.empty()) return {};
   const Format format = program_.policy[Role::kAdjoint].format;
   const size_t n = static_cast<size_t>(ElementCount(type.shape));
@@ -26,6 +26,7 @@ Slot InstanceRun::SentSlot(const std::vector<double>& sent, int64_t entry, const
     meter_.Add(kElementWork);
     const double scaled = sent[static_cast<size_t>(entry) * n + i] * seed_;
     array.real.push_back(precision::RoundTo(format, scaled));
+    if (!is_read) continue;
     watch_.NoteCotangent(name, format, static_cast<int64_t>(i), scaled, array.real.back());
   }
   return {std::move(array), std::nullopt};
@@ -35,6 +36,7 @@ void InstanceRun::StartAdjoint(double seed_scale) {
   const Program& p = program();
   adjoint_health_ = state_.health;
   started_ = {};
+  read_ = FindReadCotangents(program_);
   seed_ = precision::RoundTo(program_.policy[Role::kObjective].format, seed_scale);
   gradients_.assign(p.inputs.size(), {});
   for (size_t i = 0; i < p.inputs.size(); ++i) {
@@ -58,9 +60,9 @@ void InstanceRun::StartAdjoint(double seed_scale) {
           : std::make_unique<Taped>(
                 Taped{InputFrame(batch_.steps, state_.states), Frame(layouts_.empty(), nullptr)});
   taped->region.parent = &taped->inputs;
-  std::vector<Slot> sent = SentStateSlots(batch_.cotangents.final_state, 1, 0);
-  for (Slot& slot :
-       SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1, batch_.steps)) {
+  std::vector<Slot> sent = SentStateSlots(batch_.cotangents.final_state, 1, 0, read_.final_state);
+  for (Slot& slot : SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1,
+                                   batch_.steps, read_.trajectory_state)) {
     sent.push_back(std::move(slot));
   }
   const std::vector<Slot> out =
@@ -90,12 +92,13 @@ void InstanceRun::EndWeights() {
 
 // The slots of what was sent for the states: entry `entry` of `entries` per instance.
 std::vector<Slot> InstanceRun::SentStateSlots(const std::vector<std::vector<double>>& sent,
-                                              int64_t entries, int64_t entry) {
+                                              int64_t entries, int64_t entry,
+                                              const std::vector<bool>& read) {
   std::vector<Slot> slots(state_inputs_.size());
   for (size_t k = 0; k < slots.size() && k < sent.size(); ++k) {
     const Input& input = program().inputs[static_cast<size_t>(state_inputs_[k])];
     slots[k] = SentSlot(sent[k], static_cast<int64_t>(row_) * entries + entry,
-                        program()[input.value].type, input.name);
+                        program()[input.value].type, input.name, read[k]);
   }
   return slots;
 }
@@ -111,10 +114,12 @@ std::vector<Slot> InstanceRun::StepSlots(int64_t t) {
   for (size_t k = 0; k < p.exports.size(); ++k) {
     const int64_t entry = static_cast<int64_t>(row_) * batch_.steps + t;
     const bool has = k < sent.size();
-    slots.push_back(has ? SentSlot(sent[k], entry, p[p.exports[k].value].type, p.exports[k].name)
+    slots.push_back(has ? SentSlot(sent[k], entry, p[p.exports[k].value].type, p.exports[k].name,
+                                   read_.trajectory_export[k])
                         : Slot{});
   }
-  for (Slot& slot : SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1, t)) {
+  for (Slot& slot : SentStateSlots(batch_.cotangents.trajectory_state, batch_.steps + 1, t,
+                                   read_.trajectory_state)) {
     slots.push_back(std::move(slot));
   }
   return slots;

@@ -8,6 +8,7 @@
 #include "sim/backend/executor.h"
 #include "sim/backend/reference/adjoint_runner.h"
 #include "sim/backend/reference/decisions.h"
+#include "sim/backend/reference/read_cotangents.h"
 
 namespace simgrad::sim::reference {
 
@@ -75,9 +76,9 @@ class InstanceRun {
   std::vector<Array> TerminalArgs() const;
   void AddCost(ValueId value, const Frame& frame);
   Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
-                const std::string& name);
+                const std::string& name, bool is_read);
   std::vector<Slot> SentStateSlots(const std::vector<std::vector<double>>& sent, int64_t entries,
-                                   int64_t entry);
+                                   int64_t entry, const std::vector<bool>& read);
   std::vector<Slot> StepSlots(int64_t t);
   // Begins what is given to weights in `entries` steps from `first` on.
   void StartWeights(int64_t first, int64_t entries);
@@ -100,6 +101,7 @@ class InstanceRun {
   RangeCounts started_;                  // of what enters at z[T]; told with the steps before it
   std::vector<Slot> cotangents_;         // of the states at the step reached
   std::vector<Slot> export_cotangents_;  // of the last step, from the terminal cost
+  ReadCotangents read_;
 };
 
 // The format a state is stored in.

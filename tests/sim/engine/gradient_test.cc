@@ -505,6 +505,30 @@ TEST(Gradient, ASentCotangentBeyondItsFormatIsBornInItsConversionAnInfiniteOneIs
   EXPECT_EQ(overflow->certificates[0].non_finite_class, sim::NonFiniteClass::kOverflow);
 }
 
+// a[t+1] = u, x[t+1] = x[t] + x[t], with the gradient of x alone: nothing reads the cotangent of a.
+TEST(Gradient, ACertificateNamesNoSentCotangentThatNothingReads) {
+  Builder builder("test");
+  builder.State("a", {});
+  const Var x = builder.State("x", {});
+  builder.SetNext({builder.Param("u", {}), x + x});
+  const auto world = builder.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  sim::AdjointSpec spec;
+  spec.final_state = {true, true};
+  spec.wanted = {false, true, false};
+  auto program = sim::Lower(*world, tests::PolicyOf({.preset = "f16_unsafe"}), "", spec);
+  ASSERT_TRUE(program.ok()) << program.status();
+  Work work = tests::WorkOf(*std::move(program), 1, 3);
+  work.gradient.emplace();
+  work.batch.cotangents.final_state = {{1e6}, {2e6}};
+  for (sim::Binding& binding : work.batch.inputs) binding = tests::Shared({1.0}, {});
+  sim::Observer nobody;
+  const auto result = sim::Engine(sim::MakeReferenceExecutor()).Execute(std::move(work), nobody);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_EQ(result->certificates.size(), 1u);
+  EXPECT_EQ(result->certificates[0].operation, "cotangent.x");
+}
+
 TEST(Gradient, OfTheBallAtTheTimeOfImpactIsThePublishedOne) {
   const tests::Json published = tests::ReadJsonFile(tests::TestData("published.json"));
   const tests::Json& ball = published["cases"].items.at(0);

@@ -65,6 +65,7 @@ class Server:
       silent: it let the time for an answer pass when it was last asked.
       asked_aside: it is being asked while no call waits.
       listed: the pool's targets name it. One that they name no more ends its calls, and gets no new work.
+      differs: the pool's targets name it no more, and those that they name have another revision.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Server:
         self.silent = False
         self.asked_aside = False
         self.listed = True
+        self.differs = False
         self._rates: dict[bytes, float] = {}
 
     def send(
@@ -163,7 +165,8 @@ class Servers:
         A server that was silent is waited for once; then it is asked again while the others work.
 
         Args:
-          keepers: targets of servers that are among them too while they are known, as they keep what is asked for.
+          keepers: targets of servers that are among them too while they are known, as they keep what is asked for,
+            and where they are named no more have the revision of those that are named.
         Errors: grpc.RpcError of one of them where there is none; FailedPrecondition (reason MIXED_SERVERS) where
           two are of different revisions.
         """
@@ -180,14 +183,19 @@ class Servers:
         infos = {target: info for target, info in told if info is not None}
         if not infos:
             raise failed or NoServer("address list: no server of this pool answers")
+        identities = {t: {"version": i.version, "revision": i.revision} for t, i in infos.items()}
+        named = [identities[s.target] for s in candidates if s.listed and s.target in infos]
+        for server in candidates:
+            of_server = identities.get(server.target)
+            server.differs = bool(named) and not server.listed and of_server not in (None, named[0])
+            if server.differs:
+                del identities[server.target]
         try:
-            refuse_mixed(
-                {t: {"version": i.version, "revision": i.revision} for t, i in infos.items()}
-            )
+            refuse_mixed(identities)
         except errors.FailedPrecondition:
             self.forget_identities()  # an update that is under way comes to its end
             raise
-        return [server for server in candidates if server.target in infos]
+        return [server for server in candidates if server.target in identities]
 
     def claim(
         self, choose: Callable[[list[Server]], Server | None], keepers: Container[str] = ()
@@ -201,7 +209,7 @@ class Servers:
         """
         self._keep_fresh()
         with self._lock:
-            chosen = choose(self._found(keepers))
+            chosen = choose([s for s in self._found(keepers) if not s.differs])
             if chosen is not None:
                 chosen.running += 1
             return chosen
