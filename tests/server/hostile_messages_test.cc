@@ -43,8 +43,8 @@ constexpr double kMostSeconds = 2.0;
 constexpr int64_t kMostBytes = int64_t{256} << 20;
 
 bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
-uint64_t MessageCount() { return IsLong() ? 200'000 : 6'000; }
-uint64_t ReversalCount() { return IsLong() ? 20'000 : 1'000; }
+uint64_t MessageCount() { return IsLong() ? 200'000 : 4'000; }
+uint64_t ReversalCount() { return IsLong() ? 20'000 : 700; }
 
 double ProcessorSeconds() {
   timespec now{};

@@ -49,7 +49,7 @@ void AddBothMappings(std::string story, std::shared_ptr<const sim::NumericalProg
 
 std::vector<Text> RandomTexts() {
   std::vector<Text> texts;
-  const uint64_t count = IsLong() ? 200 : 20;
+  const uint64_t count = IsLong() ? 200 : 14;
   for (uint64_t seed = 901; seed < 901 + count; ++seed) {
     const auto made = sim::equality::MakeCase(seed);
     if (!made.ok()) {
