@@ -547,7 +547,7 @@ double ShareOfTheHeavy(const config::ServerConfig& config, const MakeRequest& re
       server, "heavy-token", [&](int64_t number) { return request(2 * number + 1); }, 15);
   EXPECT_TRUE(Eventually([&] { return many.answered() > 45 && few.answered() > 15; }));
   const int64_t many_before = many.answered(), few_before = few.answered();
-  EXPECT_TRUE(Eventually([&] { return many.answered() >= many_before + 200; }));
+  EXPECT_TRUE(Eventually([&] { return many.answered() >= many_before + 60; }));
   return static_cast<double>(few.answered() - few_before) /
          static_cast<double>(many.answered() - many_before);
 }
