@@ -245,7 +245,8 @@ TEST_P(Stop, IsAskedForInsideEveryOperation) {
   };
   // What goes in and comes out is looked at, too.
   EXPECT_GE(looks_of([](Builder&, Var x) { return x; }), 4);
-  for (const auto& operation : operations) {
+  for (size_t i = 0; i < operations.size(); i += kSanitized ? 3 : 1) {
+    const auto& operation = operations[i];
     const Apply& apply = operation.second;
     const int64_t once = looks_of(apply);
     const auto twice = [&](Builder& b, Var x) { return apply(b, apply(b, x)); };

@@ -19,6 +19,7 @@
 #include "sim/program/field_error.h"
 #include "sim/program/lower.h"
 #include "sim/program/record_margins.h"
+#include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
@@ -128,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Executors, MarginsByElement, testing::Bool(),
                          [](const auto& made) { return made.param ? "Cpu" : "Reference"; });
 
 TEST_P(MarginsByElement, OfRandomProgramsAreThoseThatTheDiagnosticsCount) {
-  const uint64_t cases = GetParam() ? 60 : 120;
+  const uint64_t cases = (GetParam() ? 60 : 120) / (kSanitized ? 4 : 1);
   uint64_t counted = 0, smallest = 0, in_loops = 0;
   for (uint64_t seed = 0; seed < cases; ++seed) {
     SCOPED_TRACE(seed);
