@@ -165,6 +165,10 @@ void KernelFolder::Keep(const std::string& key, const std::string& image) const 
   }
   fs::rename(other, path, error);
   if (error) fs::remove(other, error);
+  const auto bytes = static_cast<int64_t>(image.size());
+  const int64_t before = written_.fetch_add(bytes);
+  if (before >= 0 && before + bytes <= most_bytes_ / 64) return;
+  written_ = 0;
   RemoveOldest();
 }
 

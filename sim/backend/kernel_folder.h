@@ -5,7 +5,8 @@
 // owns, or that others may write than this user and groups of this process, is told and treated as
 // missing: what is read here is run.
 // Least recently used kernels are deleted above a size limit; an unbounded cache could fill the
-// volume and get the pod evicted. Other files in the folder are left alone.
+// volume and get the pod evicted. A process looks at the first kernel that it writes, and after each 64th part
+// of the limit. Other files in the folder are left alone.
 // Errors: those of CheckKernelFolder; later, a folder that cannot be read or written holds nothing.
 // Threads: any.
 #pragma once
@@ -54,6 +55,7 @@ class KernelFolder {
   int64_t most_bytes_;
   std::shared_ptr<CompileWatch> watch_;
   mutable std::atomic<int64_t> refused_{0};
+  mutable std::atomic<int64_t> written_{-1};  // since the folder's size was looked at; -1: never
 };
 
 }  // namespace simgrad::sim

@@ -32,8 +32,12 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include "sim/backend/compiled/object_store.h"
+#include "sim/text.h"
 
 namespace simgrad::sim::compiled {
 namespace {
@@ -248,6 +252,42 @@ Isa DetectedIsa() {
 }
 #endif
 
+absl::StatusOr<std::string> Compile(llvm::Module& module, Isa isa, Effort effort, Mapping mapping,
+                                    uint64_t most_frame_bytes,
+                                    const WorkMeter::StopCallback& stop) {
+  // Once stopped it stays stopped: by then a function may have lost its body.
+  bool stopped = false;
+  const WorkMeter::StopCallback stops = [&] { return stopped = stopped || (stop && stop()); };
+  std::string problem;
+  llvm::raw_string_ostream problems(problem);
+  if (llvm::verifyModule(module, &problems)) return absl::InternalError(problem);
+  const Care care = CareOf(module, effort);
+  auto machine = TargetOf(isa, care);
+  if (!machine.ok()) return machine.status();
+  module.setDataLayout((*machine)->createDataLayout());
+  module.setTargetTriple((*machine)->getTargetTriple().str());
+  Optimize(module, **machine, care, mapping, stops);
+  if (stopped) return StopRequested::Status();
+  LimitFrames(module, most_frame_bytes);
+  uint64_t largest_frame = 0;
+  module.getContext().setDiagnosticHandler(std::make_unique<FrameHandler>(largest_frame));
+  llvm::SmallVector<char, 0> bytes;
+  llvm::raw_svector_ostream object(bytes);
+  llvm::legacy::PassManager emit;
+  if (absl::Status added = AddPassesToEmit(emit, **machine, object, stops); !added.ok()) {
+    return added;
+  }
+  emit.run(module);
+  module.getContext().setDiagnosticHandler(std::make_unique<llvm::DiagnosticHandler>());
+  if (stopped) return StopRequested::Status();
+  if (largest_frame > 0) {
+    return absl::OutOfRangeError("a function takes " + std::to_string(largest_frame) +
+                                 " bytes of stack, the limit is " +
+                                 std::to_string(most_frame_bytes));
+  }
+  return std::string(bytes.data(), bytes.size());
+}
+
 }  // namespace
 
 void InitializeTarget() {
@@ -305,37 +345,18 @@ int FloatLanes(Isa isa) { return isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
                                           Mapping mapping, uint64_t most_frame_bytes,
                                           const WorkMeter::StopCallback& stop) {
-  // Once stopped it stays stopped: by then a function may have lost its body.
-  bool stopped = false;
-  const WorkMeter::StopCallback stops = [&] { return stopped = stopped || (stop && stop()); };
-  std::string problem;
-  llvm::raw_string_ostream problems(problem);
-  if (llvm::verifyModule(module, &problems)) return absl::InternalError(problem);
-  const Care care = CareOf(module, effort);
-  auto machine = TargetOf(isa, care);
-  if (!machine.ok()) return machine.status();
-  module.setDataLayout((*machine)->createDataLayout());
-  module.setTargetTriple((*machine)->getTargetTriple().str());
-  Optimize(module, **machine, care, mapping, stops);
-  if (stopped) return StopRequested::Status();
-  LimitFrames(module, most_frame_bytes);
-  uint64_t largest_frame = 0;
-  module.getContext().setDiagnosticHandler(std::make_unique<FrameHandler>(largest_frame));
-  llvm::SmallVector<char, 0> bytes;
-  llvm::raw_svector_ostream object(bytes);
-  llvm::legacy::PassManager emit;
-  if (absl::Status added = AddPassesToEmit(emit, **machine, object, stops); !added.ok()) {
-    return added;
-  }
-  emit.run(module);
-  module.getContext().setDiagnosticHandler(std::make_unique<llvm::DiagnosticHandler>());
-  if (stopped) return StopRequested::Status();
-  if (largest_frame > 0) {
-    return absl::OutOfRangeError("a function takes " + std::to_string(largest_frame) +
-                                 " bytes of stack, the limit is " +
-                                 std::to_string(most_frame_bytes));
-  }
-  return std::string(bytes.data(), bytes.size());
+  const KernelFolder* const kept = KeptObjects();
+  if (kept == nullptr) return Compile(module, isa, effort, mapping, most_frame_bytes, stop);
+  const std::string key =
+      ObjectKey(module,
+                Cat(IsaName(isa), effort == Effort::kBest ? " best " : " quick ",
+                    mapping == Mapping::kElements ? "elements " : "lanes ", most_frame_bytes),
+                SIMGRAD_OBJECT_CODE_DIGEST);
+  if (std::optional<std::string> found = kept->Find(key)) return *std::move(found);
+  absl::StatusOr<std::string> object =
+      Compile(module, isa, effort, mapping, most_frame_bytes, stop);
+  if (object.ok()) kept->Keep(key, *object);
+  return object;
 }
 
 }  // namespace simgrad::sim::compiled

@@ -15,8 +15,10 @@
 #include "sim/backend/cuda/generate.h"
 #include "sim/backend/cuda/kernel_image.h"
 #include "sim/backend/cuda/nvrtc_compiler.h"
+#include "sim/backend/kernel_folder.h"
 #include "sim/program/builder.h"
 #include "sim/program/lower.h"
+#include "tests/kept_objects.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/random_case.h"
 #include "tests/sim/program/large_program.h"
@@ -90,6 +92,23 @@ std::vector<Text> WorldTexts() {
   return all;
 }
 
+// From the folder of kept machine code, where this NVRTC has compiled the same text and headers before.
+absl::StatusOr<std::string> ImageOf(const std::string& text, const std::string& architecture,
+                                    Optimisation optimisation) {
+  const auto options = sim::cuda::NvrtcOptionsText(architecture, optimisation);
+  if (!options.ok()) return options.status();
+  std::string headers;
+  for (const sim::cuda::EmbeddedHeader& header : sim::cuda::EmbeddedHeaders()) {
+    headers += sim::KernelKey({header.name, header.text});
+  }
+  const std::string key = sim::KernelKey({"nvrtc", text, *options, headers});
+  static const sim::KernelFolder folder(ObjectFolder(), kMostObjectBytes);
+  if (auto found = folder.Find(key)) return *std::move(found);
+  auto image = sim::cuda::CompileWithNvrtc(text, architecture, optimisation);
+  if (image.ok()) folder.Keep(key, *image);
+  return image;
+}
+
 // Generates all texts and compiles every `stride`th, on two threads.
 void ExpectCompiled(const std::vector<Text>& texts, size_t stride,
                     const std::vector<std::string>& architectures,
@@ -107,7 +126,7 @@ void ExpectCompiled(const std::vector<Text>& texts, size_t stride,
       for (const std::string& architecture : architectures) {
         mutex.unlock();
         const auto start = std::chrono::steady_clock::now();
-        const auto image = sim::cuda::CompileWithNvrtc(source->text, architecture, optimisation);
+        const auto image = ImageOf(source->text, architecture, optimisation);
         const double seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         mutex.lock();
