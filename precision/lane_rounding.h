@@ -55,9 +55,16 @@ SIMGRAD_HD inline C RoundInCarrier(C x, Overflow overflow) {
   const Bits sign = bits ^ magnitude;
   const C absolute = Carrier::Of(magnitude);
 
+  constexpr bool kOverflowsByItself = kTraits.min_exponent == kWide.min_exponent;
+  if constexpr (kDrop > 0 && kOverflowsByItself) {
+    // With its sign, which a NaN alone carries into.
+    constexpr Bits kTail = (Bits{1} << kDrop) - 1;
+    const Bits encoding = (bits + (kTail >> 1) + ((bits >> kDrop) & 1u)) & ~kTail;
+    if (overflow == Overflow::kIeee) return Carrier::Of(x != x ? Carrier::kNan : encoding);
+  }
+
   C rounded = absolute;
   Bits last = kMax;  // the largest magnitude that does not overflow
-  constexpr bool kOverflowsByItself = kTraits.min_exponent == kWide.min_exponent;
   if constexpr (kDrop > 0) {
     constexpr Bits kTail = (Bits{1} << kDrop) - 1;
     if constexpr (kOverflowsByItself) {

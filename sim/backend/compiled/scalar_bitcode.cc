@@ -4,6 +4,31 @@
 extern "C" [[gnu::const]] double simgrad_multiply_add(double a, double b, double c) noexcept;
 #define SIMGRAD_MULTIPLY_ADD simgrad_multiply_add
 
+#include "precision/lane_rounding.h"
+
+// The value of f16 next to x, which is no NaN: the processor's conversions to f16 and back, or, for one that has
+// none, the body of simgrad_to_f16_in_steps.
+extern "C" [[gnu::const]] float simgrad_to_f16(float x) noexcept;
+
+namespace simgrad::precision {
+
+extern "C" [[gnu::used, gnu::flatten]] inline float simgrad_to_f16_in_steps(float x) {
+  return RoundInCarrier<Format::kF16>(x, Overflow::kIeee);
+}
+
+// The same bits as everywhere else (lane_rounding.h).
+template <>
+inline float RoundFloat<Format::kF16>(float x, Overflow overflow) {
+  constexpr auto kMax = static_cast<float>(Traits(Format::kF16).max_finite);
+  float rounded = simgrad_to_f16(x);
+  if (overflow == Overflow::kSaturate) {
+    rounded = rounded > kMax ? kMax : rounded < -kMax ? -kMax : rounded;
+  }
+  return x != x ? FloatOf(kFloatNanBits) : rounded;
+}
+
+}  // namespace simgrad::precision
+
 #include "sim/backend/compiled/product_near_zero.h"
 #include "sim/backend/scalars.h"
 

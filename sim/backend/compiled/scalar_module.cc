@@ -7,6 +7,7 @@
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/Support/ErrorHandling.h>
 #include <llvm/Support/MemoryBuffer.h>
+#include <llvm/Transforms/Utils/Cloning.h>
 
 // SIMGRAD_SCALARS_BITCODE is the path of scalar_bitcode.cc's bitcode at build time.
 asm(".section .rodata\n"
@@ -34,21 +35,33 @@ constexpr llvm::StringRef kKept = "simgrad_kept_";
 // precision::internal::MultiplyAdd, and the flag of a module that says what it becomes.
 constexpr llvm::StringRef kMultiplyAdd = "simgrad_multiply_add";
 constexpr llvm::StringRef kFuses = "simgrad_fuses";
+// Rounding of a float to f16, and the function that does it where the flag is missing.
+constexpr llvm::StringRef kToF16 = "simgrad_to_f16";
+constexpr llvm::StringRef kToF16InSteps = "simgrad_to_f16_in_steps";
 
 // Writes what a call of a function without a body stands for; null where it is none of ours.
 llvm::Value* Meant(llvm::CallInst& call, llvm::StringRef called) {
   llvm::IRBuilder<> builder(&call);
-  if (called.starts_with(kKept)) {
-    return builder.CreateArithmeticFence(call.getArgOperand(0), call.getType());
+  llvm::Value* const first = call.arg_empty() ? nullptr : call.getArgOperand(0);
+  if (called.starts_with(kKept)) return builder.CreateArithmeticFence(first, call.getType());
+  const bool fuses = call.getModule()->getModuleFlag(kFuses) != nullptr;
+  if (called == kToF16 && fuses) {
+    return builder.CreateFPExt(builder.CreateFPTrunc(first, builder.getHalfTy()), call.getType());
   }
   if (called != kMultiplyAdd) return nullptr;
-  llvm::Value* const first = call.getArgOperand(0);
   llvm::Value* const second = call.getArgOperand(1);
   llvm::Value* const third = call.getArgOperand(2);
-  if (call.getModule()->getModuleFlag(kFuses) == nullptr) {
-    return builder.CreateFAdd(builder.CreateFMul(first, second), third);
-  }
+  if (!fuses) return builder.CreateFAdd(builder.CreateFMul(first, second), third);
   return builder.CreateIntrinsic(llvm::Intrinsic::fma, {call.getType()}, {first, second, third});
+}
+
+// `function` in place of what is called, written where the call stands.
+void Inline(llvm::CallInst& call, llvm::Function& function) {
+  ReadBody(function);
+  call.setCalledFunction(&function);
+  llvm::InlineFunctionInfo info;
+  const llvm::InlineResult done = llvm::InlineFunction(call, info);
+  if (!done.isSuccess()) llvm::report_fatal_error(done.getFailureReason());
 }
 
 }  // namespace
@@ -63,6 +76,8 @@ void ReadBody(llvm::Function& function) {
     if (llvm::Value* const meant = Meant(*call, called->getName())) {
       call->replaceAllUsesWith(meant);
       call->eraseFromParent();
+    } else if (called->getName() == kToF16) {
+      Inline(*call, *function.getParent()->getFunction(kToF16InSteps));
     } else {
       ReadBody(*called);
     }
