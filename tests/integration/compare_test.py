@@ -12,7 +12,7 @@ import pytest
 from said import unbacked
 
 import simgrad as sg
-from simgrad import command_line
+from simgrad import command_line, report
 from simgrad.clock import Clock
 from simgrad.program import ProgramBuilder
 from simgrad.why import work
@@ -270,8 +270,16 @@ def halved(y):
 def test_states_that_only_the_other_run_loses_are_told_first_where_most_do(client):
     """z is beyond f16 in step 4 from 1, and in step 5 from 0.1; no gradient depends on it."""
     work = dict(steps=6, initial={"y": np.ones(3), "z": [0.1, 1.0, 1e-3]}, objective="halved", policies=["f64", "f16_unsafe"])
-    [pair] = client.compare(beside, **work).pairs.values()
+    compared = client.compare(beside, **work)
+    [pair] = compared.pairs.values()
     new = pair.newly_nonfinite
+    [fields] = json.loads(json.dumps(report.comparison_dict(compared)))["pairs"].values()
+    assert fields["nonfinite"] == 0 and fields["newly_nonfinite"] == {
+        "instances": [0, 1],
+        "ends": [0, 1],
+        "first": {"instance": 1, "phase": "forward", "step": 4, "stopped": False},
+        "birth": str(new.birth),
+    }
     assert new.instances.tolist() == new.ends.tolist() == [True, True, False]
     assert (new.first.instance, new.first.step, new.birth.operation) == (1, 4, "mul")
     assert pair.why.startswith("f16_unsafe is not finite in 2 of 3 instances where f64 is, first in instance 1 at step 4: an overflow of `mul` in f16 (")

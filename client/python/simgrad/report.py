@@ -13,6 +13,7 @@ from simgrad import summary
 from simgrad.diagnostics import REASONS, BackwardTrace, RangeCounts
 from simgrad.results import Gradient, Program, Rollout
 from simgrad.why.compare import Comparison
+from simgrad.why.difference import NewlyNonfinite
 
 
 _LABELS = {
@@ -164,9 +165,21 @@ def comparison_dict(comparison: Comparison) -> dict[str, Any]:
             "values": pair.values and vars(pair.values),
             "gradients": {n: vars(d) for n, d in pair.gradients.items()},
             "split": None if pair.split is None else {n: vars(p) for n, p in pair.split.items()},
+            "nonfinite": pair.nonfinite,
+            "newly_nonfinite": pair.newly_nonfinite and _newly_nonfinite(pair.newly_nonfinite),
         }
     plain: dict[str, Any] = _plain(fields)
     return plain
+
+
+def _newly_nonfinite(new: NewlyNonfinite) -> dict[str, Any]:
+    """Instances by their places in the batch."""
+    return {
+        "instances": np.flatnonzero(new.instances),
+        "ends": np.flatnonzero(new.ends),
+        "first": new.first and dataclasses.asdict(new.first),
+        "birth": new.birth and str(new.birth),
+    }
 
 
 def info_text(fields: dict[str, Any]) -> str:
