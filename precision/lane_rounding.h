@@ -57,7 +57,7 @@ SIMGRAD_HD inline C RoundInCarrier(C x, Overflow overflow) {
 
   constexpr bool kOverflowsByItself = kTraits.min_exponent == kWide.min_exponent;
   if constexpr (kDrop > 0 && kOverflowsByItself) {
-    // With its sign, which a NaN alone carries into.
+    // The encoding is rounded with its sign, which only a NaN carries into.
     constexpr Bits kTail = (Bits{1} << kDrop) - 1;
     const Bits encoding = (bits + (kTail >> 1) + ((bits >> kDrop) & 1u)) & ~kTail;
     if (overflow == Overflow::kIeee) return Carrier::Of(x != x ? Carrier::kNan : encoding);

@@ -5,8 +5,9 @@
 // owns, or that others may write than this user and groups of this process, is told and treated as
 // missing: what is read here is run.
 // Least recently used kernels are deleted above a size limit; an unbounded cache could fill the
-// volume and get the pod evicted. A process looks at the first kernel that it writes, and after each 64th part
-// of the limit. Other files in the folder are left alone.
+// volume and get the pod evicted. The size is looked at when a process writes its first kernel, and after each
+// 64th part of the limit that it writes, so each process may exceed the limit by as much. Other files in the
+// folder are left alone.
 // Errors: those of CheckKernelFolder; later, a folder that cannot be read or written holds nothing.
 // Threads: any.
 #pragma once

@@ -293,8 +293,9 @@ void CompiledRun::ReverseSegment(Worker& worker, int64_t group, int64_t first, i
   }
   if (left > 0)
     CallAdjoint(code->reverse, plan_.reverse, worker, group, states, first, left, column);
-  if (code_.when_near_zero != NearZeroUse::kWhenMet) return;
-  reversed.near_zero = code == adjoint_ ? watch.Met() : HoldsTinyCotangents(group);
+  const NearZeroUse use = code_.when_near_zero;
+  if (use != NearZeroUse::kWhenMet && use != NearZeroUse::kWhenRead) return;
+  reversed.near_zero = code == adjoint_ ? watch.Met(use) : HoldsTinyCotangents(group);
 }
 
 // Not zero, and so small that a product with a usual number may be subnormal.

@@ -211,17 +211,18 @@ class Compiled : public CompiledExecutor {
     const absl::Status made = UntilStopped([&] {
       run = std::make_unique<CompiledRun>(std::move(batch), std::move(options),
                                           RunCode{planned->plan, planned->forward.shape, *weights,
-                                                  kernel, near_zero, WhenNearZero()});
+                                                  kernel, near_zero, WhenNearZero(*planned)});
     });
     if (!made.ok()) return made;
     ++kept_->runs_compiled;
     return run;
   }
 
-  NearZeroUse WhenNearZero() const {
+  NearZeroUse WhenNearZero(const PlannedProgram& planned) const {
     if (!FusesMultiplyAdd(options_.isa)) return NearZeroUse::kNever;
     if (options_.near_zero) return NearZeroUse::kAlways;
-    return SubnormalsAreSlow() ? NearZeroUse::kWhenMet : NearZeroUse::kNever;
+    if (!SubnormalsAreSlow()) return NearZeroUse::kNever;
+    return planned.has_f16 ? NearZeroUse::kWhenRead : NearZeroUse::kWhenMet;
   }
 
   // The reference's, in element-operations: those of the steps, and what it does for each instance

@@ -11,8 +11,9 @@
 
 namespace simgrad::sim::compiled {
 
-// When the reversed steps are those of Part::kNearZero.
-enum class NearZeroUse : uint8_t { kNever, kWhenMet, kAlways };
+// When the reversed steps are those of Part::kNearZero. kWhenRead: when an operand was subnormal; the code
+// converts floats to f16, which flags tiny results that no product met.
+enum class NearZeroUse : uint8_t { kNever, kWhenMet, kWhenRead, kAlways };
 
 // True for the processors of one maker, whatever a measurement would say: no clock decides what is
 // executed.
@@ -28,14 +29,17 @@ inline bool SubnormalsAreSlow() {
 class NearZeroWatch {
  public:
 #if defined(__SSE2__)
-  NearZeroWatch() { _mm_setcsr(_mm_getcsr() & ~kFlags); }
-  bool Met() const { return (_mm_getcsr() & kFlags) != 0; }
+  NearZeroWatch() { _mm_setcsr(_mm_getcsr() & ~(kOperand | kResult)); }
+  bool Met(NearZeroUse use) const {
+    const uint32_t flags = use == NearZeroUse::kWhenRead ? kOperand : kOperand | kResult;
+    return (_mm_getcsr() & flags) != 0;
+  }
 
  private:
-  // Flags of MXCSR: an operand was subnormal, a result was tiny and inexact.
-  static constexpr uint32_t kFlags = (1u << 1) | (1u << 4);
+  // Flags of MXCSR: an operand was subnormal; a result was tiny and inexact.
+  static constexpr uint32_t kOperand = 1u << 1, kResult = 1u << 4;
 #else
-  bool Met() const { return false; }
+  bool Met(NearZeroUse) const { return false; }
 #endif
 };
 

@@ -258,9 +258,6 @@ absl::StatusOr<std::string> Compile(llvm::Module& module, Isa isa, Effort effort
   // Once stopped it stays stopped: by then a function may have lost its body.
   bool stopped = false;
   const WorkMeter::StopCallback stops = [&] { return stopped = stopped || (stop && stop()); };
-  std::string problem;
-  llvm::raw_string_ostream problems(problem);
-  if (llvm::verifyModule(module, &problems)) return absl::InternalError(problem);
   const Care care = CareOf(module, effort);
   auto machine = TargetOf(isa, care);
   if (!machine.ok()) return machine.status();
@@ -345,6 +342,9 @@ int FloatLanes(Isa isa) { return isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 
 absl::StatusOr<std::string> CompileObject(llvm::Module& module, Isa isa, Effort effort,
                                           Mapping mapping, uint64_t most_frame_bytes,
                                           const WorkMeter::StopCallback& stop) {
+  std::string problem;
+  llvm::raw_string_ostream problems(problem);
+  if (llvm::verifyModule(module, &problems)) return absl::InternalError(problem);
   const KernelFolder* const kept = KeptObjects();
   if (kept == nullptr) return Compile(module, isa, effort, mapping, most_frame_bytes, stop);
   const std::string key =

@@ -86,6 +86,9 @@ std::shared_ptr<PlannedProgram> Planned(const Batch& batch, Recording recording,
   planned->forward_statements = StatementsOf(plan, Part::kForward);
   planned->adjoint_statements = StatementsOf(plan, Part::kAdjoint);
   planned->forward_key = KeyOf(plan, Part::kForward, planned->forward, options);
+  planned->has_f16 =
+      std::any_of(program.program.values.begin(), program.program.values.end(),
+                  [](const Value& value) { return value.format == precision::Format::kF16; });
   planned->work_per_step = WorkPerStep(program);
   if (program.adjoint) {
     planned->adjoint_key = KeyOf(plan, Part::kAdjoint, planned->adjoint, options);

@@ -30,6 +30,7 @@ struct PlannedProgram {
   std::string forward_key, adjoint_key, near_zero_key;     // the latter two empty: no adjoint
   int64_t statements = 0;                                  // of the largest function or piece
   int64_t forward_statements = 0, adjoint_statements = 0;  // in all
+  bool has_f16 = false;                                    // among its values
   double work_per_step = 0;  // of an instance, at the caps, gradient included
   int64_t bytes = 0;
   HeldMemory memory;  // for so many bytes; null: there was none, and the cache does not keep it

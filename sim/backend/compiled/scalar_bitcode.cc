@@ -6,8 +6,8 @@ extern "C" [[gnu::const]] double simgrad_multiply_add(double a, double b, double
 
 #include "precision/lane_rounding.h"
 
-// The value of f16 next to x, which is no NaN: the processor's conversions to f16 and back, or, for one that has
-// none, the body of simgrad_to_f16_in_steps.
+// The value of f16 next to x, or a NaN: the processor's conversions to f16 and back, or, for one that has none,
+// the body of simgrad_to_f16_in_steps.
 extern "C" [[gnu::const]] float simgrad_to_f16(float x) noexcept;
 
 namespace simgrad::precision {

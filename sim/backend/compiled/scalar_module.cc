@@ -58,6 +58,8 @@ llvm::Value* Meant(llvm::CallInst& call, llvm::StringRef called) {
 // `function` in place of what is called, written where the call stands.
 void Inline(llvm::CallInst& call, llvm::Function& function) {
   ReadBody(function);
+  // The loop that reads the caller goes on behind the call, in the same block.
+  if (function.size() != 1) llvm::report_fatal_error("a function of several blocks is not inlined");
   call.setCalledFunction(&function);
   llvm::InlineFunctionInfo info;
   const llvm::InlineResult done = llvm::InlineFunction(call, info);
@@ -90,6 +92,7 @@ std::unique_ptr<llvm::Module> ReadScalarModule(llvm::LLVMContext& context, bool 
   auto module = llvm::getLazyBitcodeModule(llvm::MemoryBufferRef(Bitcode(), "scalars"), context,
                                            /*ShouldLazyLoadMetadata=*/true);
   if (!module) llvm::report_fatal_error(module.takeError());
+  (*module)->setSourceFileName("scalars");  // without the folder that it was built in
   if (fuses) (*module)->addModuleFlag(llvm::Module::Override, kFuses, 1);
   for (const char* used : {"llvm.used", "llvm.compiler.used"}) {
     if (auto* list = (*module)->getGlobalVariable(used, true)) list->eraseFromParent();

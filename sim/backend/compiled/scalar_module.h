@@ -23,7 +23,7 @@ std::string_view ScalarBitcode();
 
 // All of its functions are internal, so that what nothing calls disappears. `fuses`: the processor
 // has a fused multiply-add, which precision::internal::MultiplyAdd becomes, and conversions to f16 and back,
-// which rounding a float to f16 becomes; no set of instructions (object_code.h) has one of both.
+// which rounding a float to f16 becomes; a set of instructions (object_code.h) has both or neither.
 std::unique_ptr<llvm::Module> ReadScalarModule(llvm::LLVMContext& context, bool fuses);
 // A function of that module with its body and those of what it calls.
 llvm::Function& ScalarFunction(llvm::Module& module, const std::string& name);

@@ -62,6 +62,35 @@ TEST_F(KernelFolderTest, ADamagedEntryIsAsIfItWereNotThereAndIsReplaced) {
 }
 
 // A backup that mixes names, or somebody who may rename files, makes no kernel of another program.
+// By the first kernel of a process, and by those that come after a 64th part of the limit.
+TEST_F(KernelFolderTest, TheSizeIsLookedAtNowAndThen) {
+  const auto bytes = [&] {
+    int64_t sum = 0;
+    for (const auto& file : fs::directory_iterator(folder_)) {
+      sum += static_cast<int64_t>(file.file_size());
+    }
+    return sum;
+  };
+  constexpr int64_t kLimit = 64'000;
+  const KernelFolder wide(folder_.string());
+  auto fill = [&, key = 0]() mutable {
+    while (bytes() <= 2 * kLimit) {
+      wide.Keep(KernelKey({"wide", std::to_string(key++)}), std::string(1000, 'x'));
+    }
+  };
+  const KernelFolder narrow(folder_.string(), kLimit);
+  const auto keep = [&](const char* key) {
+    narrow.Keep(KernelKey({key}), std::string(400, 'y'));
+    return bytes();
+  };
+  fill();
+  EXPECT_LE(keep("first"), kLimit);
+  fill();
+  EXPECT_GT(keep("second"), kLimit);
+  EXPECT_GT(keep("third"), kLimit);
+  EXPECT_LE(keep("fourth"), kLimit);
+}
+
 TEST_F(KernelFolderTest, AnEntryUnderAnothersNameIsRefused) {
   const KernelFolder folder(folder_.string());
   folder.Keep("key", "code");

@@ -1,6 +1,9 @@
 // Cotangents of a ball at rest shrink in every iteration, and end as the smallest subnormals.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+
 #include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
 #include "tests/sim/equality/observed.h"
@@ -63,6 +66,25 @@ TEST(DecayedGradient, HasTheBitsOfTheReferenceWithEvadingProductsInEveryInstruct
       EXPECT_FALSE(difference) << preset << ", " << compiled::IsaName(isa) << ": " << *difference;
     }
   }
+}
+
+// A cotangent of an f16 adjoint is rounded below its smallest normal number long before an f32 is near zero.
+TEST(DecayedGradient, OfF16AsksForNoProductsThatEvadeSubnormals) {
+  const std::unique_ptr<compiled::CompiledExecutor> made =
+      compiled::MakeCompiledExecutor(compiled::KernelOptions{.effort = compiled::Effort::kQuick});
+  const std::shared_ptr<Executor> executor(made.get(), [](Executor*) {});
+  Work work = BallWork("f16_unsafe");
+  work.batch.steps = 100;
+  work.options.recording = Recording::kSummary;
+  const auto found = equality::Observe(executor, work);
+  ASSERT_TRUE(found.ok()) << found.status();
+  // Otherwise this would say nothing about tiny numbers.
+  const auto& columns = found->result.backward;
+  const bool meets_tiny = std::any_of(columns.begin(), columns.end(), [](const BackwardStep& step) {
+    return step.largest > 0 && step.largest < 0x1p-14;
+  });
+  EXPECT_TRUE(meets_tiny);
+  EXPECT_EQ(made->use().compiler.compiled, 2u);  // forwards and backwards
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // What code may not contain: LLVM's half and bfloat, whose conversions flush subnormals on some machines
-// or call a library, but for a conversion to half and back where the processor has both; flags that allow other roundings; functions whose bits are a library's.
+// or call a library (a conversion to half and back is allowed where the processor has both); flags that allow other roundings; functions whose bits are a library's.
 #include <gtest/gtest.h>
 #include <llvm/AsmParser/Parser.h>
 #include <llvm/IR/InstIterator.h>
@@ -92,6 +92,11 @@ TEST(ScalarTypes, AreNeitherNarrowNorFastInTheBitcode) {
       const llvm::Function* const function = module->getFunction(meant);
       EXPECT_TRUE(function == nullptr || function->use_empty()) << meant;
     }
+    const auto add = llvm::instructions(*module->getFunction("add_f16"));
+    const auto converts = [](const llvm::Instruction& i) {
+      return llvm::isa<llvm::FPTruncInst>(i);
+    };
+    EXPECT_EQ(std::any_of(add.begin(), add.end(), converts), fuses);
   }
 }
 

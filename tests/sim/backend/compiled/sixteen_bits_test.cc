@@ -2,6 +2,7 @@
 // bits of the reference, whose casts rounding_test proves.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -28,15 +29,20 @@ using sim::compiled::Mapping;
 
 constexpr int64_t kElements = 64;
 
-// Each state is a cast of x: to f16 and to bf16, with overflow to infinity and to the largest number.
+// Each state is a cast of x / y or of its negative: to f16 and to bf16, with overflow to infinity and to the
+// largest number.
 sim::Program World() {
   sim::Builder b("casts");
   const sim::Var x = b.State("x", {kElements});
-  std::vector<sim::Var> next = {x};
+  const sim::Var y = b.State("y", {kElements});
+  const sim::Var ratio = x / y;
+  std::vector<sim::Var> next = {x, y};
   for (const Format format : {Format::kF16, Format::kBf16}) {
     for (const Overflow overflow : {Overflow::kIeee, Overflow::kSaturate}) {
-      b.State("cast" + std::to_string(next.size()), {kElements});
-      next.push_back(b.Cast(x, format, overflow));
+      for (const sim::Var& value : {ratio, -ratio}) {
+        b.State("cast" + std::to_string(next.size()), {kElements});
+        next.push_back(b.Cast(value, format, overflow));
+      }
     }
   }
   b.SetNext(next);
@@ -63,12 +69,15 @@ std::vector<double> Numbers() {
       }
     }
   }
-  for (const float x : {65519.0f, 65520.0f, 65536.0f, 3.3895e38f, 3.4e38f}) meet(x);
+  for (const float last : {65520.0f, 0x1.FFp127f}) {
+    for (const float x : {last, std::nextafter(last, kInf), std::nextafter(last, 0.0f)}) meet(x);
+  }
   std::mt19937 random(16);
   for (int i = 0; i < (kSanitized ? 1000 : 100'000); ++i) {
     meet(precision::FloatOf(static_cast<uint32_t>(random())));
   }
   while (all.size() % kElements != 0) all.push_back(0);
+  for (int64_t i = 0; i < kElements; ++i) all.push_back(static_cast<double>(i % 3 - 1));
   return all;
 }
 
@@ -88,11 +97,15 @@ TEST(SixteenBits, AreTheBitsOfTheReferenceForEveryValueAndBesideIt) {
   }
   const auto& inputs = work.batch.program->program.inputs;
   work.batch.inputs.resize(inputs.size());
+  // Infinities and NaNs are born in the last instance.
+  std::vector<double> ones(numbers.size(), 1.0);
+  std::fill(ones.end() - kElements, ones.end(), 0.0);
   const sim::Tensor zeros = Doubles(std::vector<double>(kElements, 0.0), {kElements});
   for (const sim::Input& input : inputs) {
     Bind(work, sim::InputKind::kState, input.name, {zeros, false, false});
   }
   Bind(work, sim::InputKind::kState, "x", {Doubles(numbers, {instances, kElements}), true, false});
+  Bind(work, sim::InputKind::kState, "y", {Doubles(ones, {instances, kElements}), true, false});
   const auto expected = sim::equality::Observe(sim::MakeReferenceExecutor(), work);
   ASSERT_TRUE(expected.ok()) << expected.status();
   for (const auto isa : sim::compiled::IsasOfThisMachine()) {

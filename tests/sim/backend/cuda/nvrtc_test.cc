@@ -3,7 +3,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,6 +25,7 @@
 #include "tests/sim/equality/random_case.h"
 #include "tests/sim/program/large_program.h"
 #include "tests/sim/work_maker.h"
+#include "tests/source_tree.h"
 
 namespace simgrad::tests {
 namespace {
@@ -92,7 +95,13 @@ std::vector<Text> WorldTexts() {
   return all;
 }
 
-// From the folder of kept machine code, where this NVRTC has compiled the same text and headers before.
+std::string SourceText(const std::string& from_top) {
+  std::ifstream file(SourcePath(from_top), std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// From the folder of kept machine code, where the same text and headers were compiled before by this NVRTC and
+// the same sources of ours.
 absl::StatusOr<std::string> ImageOf(const std::string& text, const std::string& architecture,
                                     Optimisation optimisation) {
   const auto options = sim::cuda::NvrtcOptionsText(architecture, optimisation);
@@ -101,7 +110,9 @@ absl::StatusOr<std::string> ImageOf(const std::string& text, const std::string& 
   for (const sim::cuda::EmbeddedHeader& header : sim::cuda::EmbeddedHeaders()) {
     headers += sim::KernelKey({header.name, header.text});
   }
-  const std::string key = sim::KernelKey({"nvrtc", text, *options, headers});
+  static const std::string compiler = SourceText("sim/backend/cuda/nvrtc_compiler.cc") +
+                                      SourceText("sim/backend/cuda/kernel_image.cc");
+  const std::string key = sim::KernelKey({"nvrtc", text, *options, headers, compiler});
   static const sim::KernelFolder folder(ObjectFolder(), kMostObjectBytes);
   if (auto found = folder.Find(key)) return *std::move(found);
   auto image = sim::cuda::CompileWithNvrtc(text, architecture, optimisation);
@@ -140,8 +151,8 @@ void ExpectCompiled(const std::vector<Text>& texts, size_t stride,
   work();
   other.join();
   EXPECT_GT(compiled, 0);
-  std::cout << texts.size() << " texts generated, " << compiled << " compiled, the slowest in "
-            << slowest << " s\n";
+  std::cout << texts.size() << " texts generated, " << compiled
+            << " compiled or found, the slowest in " << slowest << " s\n";
 }
 
 std::vector<std::string> Architectures() {

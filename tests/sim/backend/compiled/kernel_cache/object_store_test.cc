@@ -1,7 +1,9 @@
-// Objects are found again by everything that they were compiled from, and by nothing less.
+// Objects are found again by what they were compiled from.
 #include "sim/backend/compiled/object_store.h"
 
 #include <gtest/gtest.h>
+#include <llvm/IR/LLVMContext.h>
+#include <llvm/IR/Module.h>
 #include <stdlib.h>
 
 #include <filesystem>
@@ -71,7 +73,15 @@ TEST_F(ObjectStoreTest, WhatIsKeptIsTaken) {
   EXPECT_EQ(Compiled(OpCode::kSin, options)->bytes, sine->bytes);
 }
 
-TEST_F(ObjectStoreTest, EverythingThatMakesAnotherObjectMakesAnotherKey) {
+TEST_F(ObjectStoreTest, AnotherCompilerMakesAnotherKey) {
+  llvm::LLVMContext context;
+  const llvm::Module module("empty", context);
+  EXPECT_EQ(ObjectKey(module, "quick", "one"), ObjectKey(module, "quick", "one"));
+  EXPECT_NE(ObjectKey(module, "quick", "one"), ObjectKey(module, "quick", "another"));
+  EXPECT_NE(ObjectKey(module, "quick", "one"), ObjectKey(module, "best", "one"));
+}
+
+TEST_F(ObjectStoreTest, WhatChangesTheObjectChangesTheKey) {
   std::vector<std::function<void(OpCode&, KernelOptions&)>> changes = {
       [](OpCode&, KernelOptions&) {},
       [](OpCode& code, KernelOptions&) { code = OpCode::kCos; },
