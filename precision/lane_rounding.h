@@ -56,19 +56,15 @@ SIMGRAD_HD inline C RoundInCarrier(C x, Overflow overflow) {
   const C absolute = Carrier::Of(magnitude);
 
   constexpr bool kOverflowsByItself = kTraits.min_exponent == kWide.min_exponent;
-  if constexpr (kDrop > 0 && kOverflowsByItself) {
-    // The encoding is rounded with its sign, which only a NaN carries into.
-    constexpr Bits kTail = (Bits{1} << kDrop) - 1;
-    const Bits encoding = (bits + (kTail >> 1) + ((bits >> kDrop) & 1u)) & ~kTail;
-    if (overflow == Overflow::kIeee) return Carrier::Of(x != x ? Carrier::kNan : encoding);
-  }
-
+  constexpr Bits kTail = (Bits{1} << kDrop) - 1;
   C rounded = absolute;
   Bits last = kMax;  // the largest magnitude that does not overflow
   if constexpr (kDrop > 0) {
-    constexpr Bits kTail = (Bits{1} << kDrop) - 1;
     if constexpr (kOverflowsByItself) {
-      rounded = Carrier::Of((magnitude + (kTail >> 1) + ((magnitude >> kDrop) & 1u)) & ~kTail);
+      // The encoding is rounded with its sign, which only a NaN carries into.
+      const Bits encoding = (bits + (kTail >> 1) + ((bits >> kDrop) & 1u)) & ~kTail;
+      if (overflow == Overflow::kIeee) return Carrier::Of(x != x ? Carrier::kNan : encoding);
+      rounded = Carrier::Of(encoding & Carrier::kMagnitude);
     } else {
       constexpr C kNormal = Carrier::PowerOfTwo(kTraits.min_exponent);
       const C power = Carrier::Of(bits & Carrier::kInfinity);

@@ -3,22 +3,33 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/engine/chunk_size.h"
+
 namespace simgrad::sim {
 namespace {
 
 constexpr int64_t kLongestFirstInterval = 32;
 
-// The interval that is tried first where none is given.
+// How few steps a checkpoint may spare: those that are worth a chunk and the copy of a state. A copied
+// byte is counted as 16 element-operations, which makes it a small part of the steps' own time.
+int64_t ShortestInterval(const Work& work, int64_t saved) {
+  constexpr double kWorkOfByte = 16;
+  constexpr double kMost = 8;
+  const double copy = std::ceil(kWorkOfByte * static_cast<double>(saved) / StepWorkOf(work.batch));
+  return std::max(FirstChunkSteps(work.batch), static_cast<int64_t>(std::min(copy, kMost)));
+}
+
+// The interval that is tried first where none is given: the steps that are reversed at once, but none
+// that is not worth it, and none that makes the checkpoints of all steps large.
 int64_t FirstInterval(const Work& work, const std::optional<MemoryNeed>& need, int64_t saved) {
-  constexpr int64_t kShortest = 8;      // a chunk has its cost
-  constexpr int64_t kSmall = 32 << 20;  // bytes of all that are worth no thought
+  constexpr int64_t kSmall = 32 << 20;  // bytes
   if (!need || need->steps_at_once <= 0) return kLongestFirstInterval;
-  const int64_t interval = std::clamp(need->steps_at_once, kShortest, kLongestFirstInterval);
-  const double count =
-      std::ceil(static_cast<double>(work.batch.steps) / static_cast<double>(interval));
   const int64_t small = std::min(kSmall, work.memory_budget_bytes / 32);
-  const bool is_small = count * static_cast<double>(saved) <= static_cast<double>(small);
-  return is_small ? interval : kLongestFirstInterval;
+  const double all = static_cast<double>(work.batch.steps) * static_cast<double>(saved);
+  const double fewest = std::ceil(all / static_cast<double>(std::max<int64_t>(small, 1)));
+  if (fewest >= static_cast<double>(kLongestFirstInterval)) return kLongestFirstInterval;
+  const int64_t shortest = std::max(ShortestInterval(work, saved), static_cast<int64_t>(fewest));
+  return std::clamp(need->steps_at_once, shortest, kLongestFirstInterval);
 }
 
 // Checkpoints that are worth their memory. Those on the way to a range are included: with log2(n) of

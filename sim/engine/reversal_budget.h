@@ -1,7 +1,7 @@
 // Says how much memory the checkpoints and tapes of a gradient get.
 //
 // Maths: there is a checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of them; or
-//   every 8 to 32, as steps are reversed at once, if all of these take little memory. The steps between
+//   every 1 to 32, as steps are reversed at once, as far as all of these take little memory. The steps between
 //   two checkpoints then run again once for their tape, and where a tape holds few steps, as often as
 //   checkpoints.h says. No bit depends on it (docs/numerics.md section 6).
 #pragma once

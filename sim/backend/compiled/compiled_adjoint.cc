@@ -229,19 +229,21 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights&
 }
 
 // The first step of each segment: its tapes fit a near cache, so that the reversed steps find them
-// there.
+// there. The last segment is as long as it can be, as it alone runs once.
 std::vector<int64_t> CompiledRun::SegmentsOf(int64_t first, int64_t count) const {
-  std::vector<int64_t> starts = {first};
+  std::vector<int64_t> starts;
   const int64_t given = GivenBytes();
   int64_t bytes = 0;
-  for (int64_t t = first; t < first + count; ++t) {
+  for (int64_t t = first + count; t-- > first;) {
     const int64_t own = tape_bytes_[static_cast<size_t>(t)] + given;
-    if (t > starts.back() && bytes + own > kSegmentBytes) {
-      starts.push_back(t);
+    if (bytes > 0 && bytes + own > kSegmentBytes) {
+      starts.push_back(t + 1);
       bytes = 0;
     }
     bytes += own;
   }
+  starts.push_back(first);
+  std::reverse(starts.begin(), starts.end());
   return starts;
 }
 

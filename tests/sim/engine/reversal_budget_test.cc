@@ -3,15 +3,24 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
+#include "sim/program/builder.h"
+#include "tests/sim/work_maker.h"
+
 namespace simgrad::sim {
 namespace {
 
 constexpr int64_t kSaved = int64_t{64} << 20;
 constexpr int64_t kBudget = int64_t{8} << 30;
 
-Work WorkOfSteps(int64_t steps) {
-  Work work;
-  work.batch.steps = steps;
+// Of steps that double `elements` numbers.
+Work WorkOfSteps(int64_t steps, int64_t elements = 1) {
+  Builder b("doubled");
+  const Var x = b.State("x", {elements});
+  b.SetNext({x + x});
+  const precision::Policy policy = tests::PolicyOf({.preset = "f32"});
+  Work work = tests::WorkOf(*Lower(*b.Finish(), policy, "", std::nullopt), 1, steps);
   work.memory_budget_bytes = kBudget;
   return work;
 }
@@ -33,23 +42,31 @@ TEST(ReversalBudget, CheckpointsAreNoMoreThanTheyAreWorthWhereTheTapeIsNotKnown)
 
 TEST(ReversalBudget, CheckpointsLieAsCloseAsStepsAreReversedAtOnce) {
   const Work work = WorkOfSteps(1000);
-  const auto interval_of = [&](int64_t steps_at_once, int64_t saved) {
+  const auto interval_of = [](const Work& work, int64_t steps_at_once, int64_t saved) {
     return ReversalBudgetOf(work, MemoryNeed{.steps_at_once = steps_at_once}, saved).interval;
   };
   constexpr int64_t kLittle = 1 << 10;
-  EXPECT_EQ(interval_of(1, kLittle), 8);
-  EXPECT_EQ(interval_of(13, kLittle), 13);
-  EXPECT_EQ(interval_of(1000, kLittle), 32);
-  EXPECT_EQ(interval_of(0, kLittle), 32);
+  EXPECT_EQ(interval_of(work, 1, kLittle), 8);
+  EXPECT_EQ(interval_of(work, 13, kLittle), 13);
+  EXPECT_EQ(interval_of(work, 1000, kLittle), 32);
+  EXPECT_EQ(interval_of(work, 0, kLittle), 32);
   EXPECT_EQ(ReversalBudgetOf(work, std::nullopt, kLittle).interval, 32);
-  // 125 of them are small up to 32 MiB, or a part of what there is.
-  EXPECT_EQ(interval_of(1, 1 << 18), 8);
-  EXPECT_EQ(interval_of(1, 1 << 19), 32);
+  // One of a thousand steps in 8, 16 and 32 takes 32 MiB.
+  EXPECT_EQ(interval_of(work, 1, 1 << 18), 8);
+  EXPECT_EQ(interval_of(work, 1, 1 << 19), 16);
+  EXPECT_EQ(interval_of(work, 1, 1 << 20), 32);
+  EXPECT_EQ(interval_of(work, 1, 1 << 30), 32);
+  // Or a part of what there is.
   Work poor = work;
   poor.memory_budget_bytes = int64_t{128} << 20;
-  const MemoryNeed need = {.steps_at_once = 1};
-  EXPECT_EQ(ReversalBudgetOf(poor, need, 1 << 14).interval, 8);
-  EXPECT_EQ(ReversalBudgetOf(poor, need, 1 << 18).interval, 32);
+  EXPECT_EQ(interval_of(poor, 1, 1 << 14), 8);
+  EXPECT_EQ(interval_of(poor, 1, 1 << 16), 16);
+  EXPECT_EQ(interval_of(poor, 1, 1 << 18), 32);
+  // A step that is a chunk's work may have its own.
+  const Work large = WorkOfSteps(1000, 1 << 20);
+  EXPECT_EQ(interval_of(large, 1, kLittle), 1);
+  EXPECT_EQ(interval_of(large, 3, kLittle), 3);
+  EXPECT_EQ(interval_of(large, 1, 1 << 17), 4);
 }
 
 TEST(ReversalBudget, CheckpointsAreAllThatTheIntervalHasWhereTheyAreSmall) {
@@ -61,6 +78,8 @@ TEST(ReversalBudget, CheckpointsAreAllThatTheIntervalHasWhereTheyAreSmall) {
   EXPECT_EQ(count(1), 1250 + 2);
   EXPECT_EQ(count(1 << 14), 1250 + 2);
   EXPECT_EQ(count(1 << 17), 200 + 2);
+  const Work large = WorkOfSteps(10'000, 1 << 20);
+  EXPECT_EQ(ReversalBudgetOf(large, need, 1).checkpoints, 10'000 + 1);
 }
 
 }  // namespace
