@@ -42,8 +42,8 @@ TEST(ReversalBudget, CheckpointsAreNoMoreThanTheyAreWorthWhereTheTapeIsNotKnown)
 
 TEST(ReversalBudget, CheckpointsLieAsCloseAsStepsAreReversedAtOnce) {
   const Work work = WorkOfSteps(1000);
-  const auto interval_of = [](const Work& work, int64_t steps_at_once, int64_t saved) {
-    return ReversalBudgetOf(work, MemoryNeed{.steps_at_once = steps_at_once}, saved).interval;
+  const auto interval_of = [](const Work& of, int64_t steps_at_once, int64_t saved) {
+    return ReversalBudgetOf(of, MemoryNeed{.steps_at_once = steps_at_once}, saved).interval;
   };
   constexpr int64_t kLittle = 1 << 10;
   EXPECT_EQ(interval_of(work, 1, kLittle), 8);
