@@ -508,8 +508,10 @@ absl::StatusOr<WorkResult> Engine::Perform(Work work, const KeptRun* kept,
   if (run.ok() && *run == nullptr) run = executor_->Create(work.batch, work.options);
   if (!run.ok()) return WithReason(run.status(), WorkPhase::kForward, observer);
   const double compile = SecondsSince(start);
-  const ReversalBudget budget =
-      ReversalBudgetOf(work, (*run)->NeedOf(RangeStepsOf(work)), (*run)->SavedBytes());
+  const auto need =
+      NeedForItsRanges(work, [&run](const RangeSteps& steps) { return (*run)->NeedOf(steps); });
+  if (!need.ok()) return need.status();
+  const ReversalBudget budget = ReversalBudgetOf(work, *need, (*run)->SavedBytes());
   absl::StatusOr<WorkResult> result = Execution(work, budget, latch, **run, observer).Go(adopted);
   if (!result.ok()) return result;
   result->seconds.compile = compile;

@@ -122,7 +122,7 @@ double GradientBytes(const Work& work) {
 
 // Final states, values, signatures, health, first events; the reverse pass by step, once in the
 // answer and once on its way there.
-double AnswerBytes(const Work& work) {
+double AnswerBytes(const Work& work, int64_t steps_at_once) {
   const Program& program = work.batch.program->program;
   double per_instance = 8 + 8 + 2 * 8 + 2 * static_cast<double>(sizeof(InstanceHealth));
   for (int32_t i : program.InputsOf(InputKind::kState)) {
@@ -135,13 +135,13 @@ double AnswerBytes(const Work& work) {
   if (!work.gradient) return bytes;
   const double steps = static_cast<double>(work.batch.steps);
   if (work.gradient->tell_steps) bytes += steps * static_cast<double>(sizeof(BackwardStep));
-  const double range = static_cast<double>(RangeStepsOf(work).range);
+  const double range = static_cast<double>(RangeStepsOf(work, steps_at_once).range);
   return bytes + static_cast<double>(work.options.threads + 2) * range *
                      static_cast<double>(sizeof(BackwardStep));
 }
 
 // The bytes that a kept run holds beside its checkpoints.
-double KeptInputBytes(const Work& work) { return BindingBytes(work.batch) + AnswerBytes(work); }
+double KeptInputBytes(const Work& work) { return BindingBytes(work.batch) + AnswerBytes(work, 0); }
 
 // The state before a chunk and the one after it, where an instance is born non-finite; and the
 // replay of one instance, which holds every value of a step.
@@ -157,14 +157,15 @@ double CertificateBytes(const Work& work, const MemoryNeed& need) {
 }  // namespace
 
 absl::StatusOr<int64_t> EstimateBytes(const Work& work, const Executor& executor) {
-  const absl::StatusOr<std::optional<MemoryNeed>> need =
-      executor.NeedOf(work.batch, work.options, RangeStepsOf(work));
+  const auto need = NeedForItsRanges(work, [&](const RangeSteps& steps) {
+    return executor.NeedOf(work.batch, work.options, steps);
+  });
   if (!need.ok()) return need.status();
   if (!need->has_value()) return EstimateBytes(work);
   // Inputs are held by the engine and by the run.
   double bytes = 2 * BindingBytes(work.batch) + 16 * static_cast<double>(work.batch.instances) +
                  static_cast<double>((*need)->run) + CertificateBytes(work, **need) +
-                 AnswerBytes(work) + GradientAnswerBytes(work);
+                 AnswerBytes(work, (*need)->steps_at_once) + GradientAnswerBytes(work);
   if (work.gradient) {
     bytes += static_cast<double>(ReversalBudgetOf(work, *need, (*need)->saved).held);
     // The state at the end, from which a reversal of weights may run again.

@@ -8,7 +8,20 @@
 namespace simgrad::sim {
 namespace {
 
-constexpr int64_t kLongestFirstInterval = 32;
+// Steps between two checkpoints where it is not known how many are reversed at once.
+constexpr int64_t kUsualInterval = 32;
+
+// What checkpoints may take without a thought.
+double SmallBytes(const Work& work) {
+  constexpr int64_t kSmall = 32 << 20;
+  return static_cast<double>(std::max<int64_t>(1, std::min(kSmall, work.memory_budget_bytes / 32)));
+}
+
+// The most steps between two checkpoints, if the work does not say how many.
+int64_t LongestInterval(int64_t steps_at_once) {
+  constexpr int64_t kMost = 128;
+  return std::clamp(steps_at_once, kUsualInterval, kMost);
+}
 
 // How few steps a checkpoint may spare: those that are worth a chunk and the copy of a state. A copied
 // byte is counted as 16 element-operations, which makes it a small part of the steps' own time.
@@ -22,44 +35,51 @@ int64_t ShortestInterval(const Work& work, int64_t saved) {
 // The interval that is tried first where none is given: the steps that are reversed at once, but none
 // that is not worth it, and none that makes the checkpoints of all steps large.
 int64_t FirstInterval(const Work& work, const std::optional<MemoryNeed>& need, int64_t saved) {
-  constexpr int64_t kSmall = 32 << 20;  // bytes
-  if (!need || need->steps_at_once <= 0) return kLongestFirstInterval;
-  const int64_t small = std::min(kSmall, work.memory_budget_bytes / 32);
+  if (!need || need->steps_at_once <= 0) return kUsualInterval;
   const double all = static_cast<double>(work.batch.steps) * static_cast<double>(saved);
-  const double fewest = std::ceil(all / static_cast<double>(std::max<int64_t>(small, 1)));
-  if (fewest >= static_cast<double>(kLongestFirstInterval)) return kLongestFirstInterval;
+  const double fewest = std::ceil(all / SmallBytes(work));
+  const int64_t longest = LongestInterval(need->steps_at_once);
+  if (fewest > static_cast<double>(longest)) return longest;
   const int64_t shortest = std::max(ShortestInterval(work, saved), static_cast<int64_t>(fewest));
-  return std::clamp(need->steps_at_once, shortest, kLongestFirstInterval);
+  return std::clamp(need->steps_at_once, shortest, longest);
 }
 
 // Checkpoints that are worth their memory. Those on the way to a range are included: with log2(n) of
 // them, no step of an interval of n ranges runs again more than about log2(n) / 2 times
 // (checkpoints.h).
-double CheckpointsOf(const Work& work, int64_t first_interval) {
+double CheckpointsOf(const Work& work, int64_t first_interval, int64_t saved) {
   const double steps = static_cast<double>(work.batch.steps);
   if (work.checkpoint_interval > 0) {
     const double interval =
         std::clamp(static_cast<double>(work.checkpoint_interval), 1.0, std::max(1.0, steps));
     // A chunk that the clock chooses may have one step. A rollout that is kept reverses nothing.
-    const int64_t range = work.chunk_steps > 0 ? RangeStepsOf(work).range : 1;
+    const int64_t range = work.chunk_steps > 0 ? RangeStepsOf(work, 0).range : 1;
     const double ranges = work.keep ? 1.0 : interval / static_cast<double>(range);
     return std::ceil(steps / interval) + std::max(2.0, std::ceil(std::log2(ranges)));
   }
   constexpr double kFew = 64;
   const double every = std::ceil(steps / static_cast<double>(first_interval));
   const double few = std::max(kFew, 2 * std::ceil(std::sqrt(steps)));
-  const double wanted = first_interval < kLongestFirstInterval ? every : std::min(every, few);
-  return std::min(wanted + 2, steps + 1);
+  const bool is_small = every * static_cast<double>(saved) <= SmallBytes(work);
+  return std::min((is_small ? every : std::min(every, few)) + 2, steps + 1);
 }
 
 }  // namespace
 
-RangeSteps RangeStepsOf(const Work& work) {
+RangeSteps RangeStepsOf(const Work& work, int64_t steps_at_once) {
   const int64_t chunk = std::max<int64_t>(1, std::min(work.batch.steps, MostStepsOfAChunk(work)));
-  // Between two checkpoints of a gradient.
-  const int64_t interval =
-      work.checkpoint_interval > 0 ? work.checkpoint_interval : kLongestFirstInterval;
-  return {chunk, std::min(chunk, interval)};
+  const bool is_given = work.checkpoint_interval > 0;
+  return {chunk,
+          std::min(chunk, is_given ? work.checkpoint_interval : LongestInterval(steps_at_once))};
+}
+
+absl::StatusOr<std::optional<MemoryNeed>> NeedForItsRanges(const Work& work,
+                                                           const NeedCallback& need_of) {
+  const RangeSteps usual = RangeStepsOf(work, 0);
+  absl::StatusOr<std::optional<MemoryNeed>> need = need_of(usual);
+  if (!need.ok() || !need->has_value()) return need;
+  const RangeSteps own = RangeStepsOf(work, (*need)->steps_at_once);
+  return own.range == usual.range ? need : need_of(own);
 }
 
 ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed>& need,
@@ -67,7 +87,7 @@ ReversalBudget ReversalBudgetOf(const Work& work, const std::optional<MemoryNeed
   ReversalBudget budget;
   budget.most = work.memory_budget_bytes;
   budget.interval = FirstInterval(work, need, saved);
-  const double wanted = CheckpointsOf(work, budget.interval) * static_cast<double>(saved);
+  const double wanted = CheckpointsOf(work, budget.interval, saved) * static_cast<double>(saved);
   if (!need) {
     // The tape is not known, but what checkpoints are worth is.
     budget.checkpoints =

@@ -1,14 +1,16 @@
 // Says how much memory the checkpoints and tapes of a gradient get.
 //
 // Maths: there is a checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of them; or
-//   every 1 to 32, as steps are reversed at once, as far as all of these take little memory. The steps between
+//   every 1 to 128, as steps are reversed at once, as far as all of these take little memory. The steps between
 //   two checkpoints then run again once for their tape, and where a tape holds few steps, as often as
 //   checkpoints.h says. No bit depends on it (docs/numerics.md section 6).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
+#include "absl/status/statusor.h"
 #include "sim/engine.h"
 
 namespace simgrad::sim {
@@ -20,8 +22,15 @@ struct ReversalBudget {
   int64_t most = 0;         // what may be asked for, once the counts of the forward run are known
 };
 
-// The steps of the work's chunks and ranges, at most.
-RangeSteps RangeStepsOf(const Work& work);
+// The steps of the work's chunks and ranges, at most. `steps_at_once`: of a MemoryNeed; 0: not known.
+RangeSteps RangeStepsOf(const Work& work, int64_t steps_at_once);
+
+// What a run or an executor says of its memory.
+using NeedCallback = std::function<absl::StatusOr<std::optional<MemoryNeed>>(const RangeSteps&)>;
+
+// The need of the work for the ranges that it will have. Errors: those of `need_of`.
+absl::StatusOr<std::optional<MemoryNeed>> NeedForItsRanges(const Work& work,
+                                                           const NeedCallback& need_of);
 
 // `saved`: bytes of one SaveState. `need` empty: at most half of the limit for checkpoints, all of it
 // held.

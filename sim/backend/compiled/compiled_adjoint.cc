@@ -276,11 +276,10 @@ void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int
 void CompiledRun::ReverseSegment(Worker& worker, int64_t group, int64_t first, int64_t count,
                                  int64_t column) {
   Reversed& reversed = reversed_[static_cast<size_t>(group)];
-  std::shared_ptr<const Kernel> code = adjoint_;
   const bool wants = code_.when_near_zero == NearZeroUse::kAlways || reversed.near_zero;
-  if (wants) {
-    if (auto near_zero = code_.near_zero()) code = std::move(near_zero);
-  }
+  if (wants && worker.near_zero == nullptr) worker.near_zero = code_.near_zero();
+  const Kernel* const code =
+      wants && worker.near_zero != nullptr ? worker.near_zero.get() : adjoint_.get();
   if (worker.workspace.size() < static_cast<size_t>(code->workspace)) {
     worker.workspace.resize(static_cast<size_t>(code->workspace));
   }
@@ -297,7 +296,7 @@ void CompiledRun::ReverseSegment(Worker& worker, int64_t group, int64_t first, i
     CallAdjoint(code->reverse, plan_.reverse, worker, group, states, first, left, column);
   const NearZeroUse use = code_.when_near_zero;
   if (use != NearZeroUse::kWhenMet && use != NearZeroUse::kWhenRead) return;
-  reversed.near_zero = code == adjoint_ ? watch.Met(use) : HoldsTinyCotangents(group);
+  reversed.near_zero = code == adjoint_.get() ? watch.Met(use) : HoldsTinyCotangents(group);
 }
 
 // Not zero, and so small that a product with a usual number may be subnormal.
@@ -324,6 +323,7 @@ absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) 
     worker->backward.assign(static_cast<size_t>(count), BackwardColumn{});
     worker->frames.assign(static_cast<size_t>(count), 0);
     worker->ranges = {};
+    worker->near_zero = nullptr;
   }
   const std::vector<int64_t> starts = SegmentsOf(first, count);
   // At its size at once: growing would hold the old one beside the new one.

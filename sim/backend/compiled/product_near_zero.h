@@ -1,12 +1,13 @@
 // Products for processors that take a hundred times as long where they meet a subnormal number.
 //
-// Maths: s is the smallest subnormal, p the bits of a mantissa. The smaller magnitude is m s with
-//   m < 2^p an integer, where it is subnormal. Then a b rounded to a multiple of s is s times m b
-//   rounded to an integer, and fma(m, |b|, 2^p) does that in one rounding, because from 2^p to
-//   2^(p+1) numbers stand one apart. The bits above those of 2^p are the bits of the result, also
-//   where it is the smallest normal number. Larger products are m |b| with its exponent lowered.
-// Accuracy: the bits of a * b. Cost: some 30 operations, none of which meets a subnormal, but
-//   where the other factor is above 2^64 (2^512 in f64). Errors: none. Threads: pure.
+// Maths: s is the smallest subnormal, p the bits of a mantissa. The smaller magnitude is m s, and the product
+//   m times the larger one, s. Rounded to a multiple of s it is s times m |b| rounded to an integer, and
+//   fma(m, |b|, 2^p) does that in one rounding, because from 2^p to 2^(p+1) numbers stand one apart. The bits
+//   above those of 2^p are the bits of the result, also where it is the smallest normal number. Larger
+//   products are m |b| with its exponent lowered. A product can be subnormal only where the smaller magnitude
+//   is below the square root of the smallest normal number, so others keep it as it is.
+// Accuracy: the bits of a * b; a NaN for a NaN. Cost: some 20 operations, none of which meets a subnormal, but
+//   where the other factor is above 2^41 (2^460 in f64). Errors: none. Threads: pure.
 // Source: ADR 15.
 #pragma once
 
@@ -59,30 +60,28 @@ inline C ProductNearZero(C a, C b) {
   constexpr C kOnes = static_cast<C>(kSmallestNormal);
   // The bits that 1 / s adds to those of a normal number.
   constexpr Bits kUnits = (Z::kBias - 1 + Z::kMantissa) << Z::kMantissa;
-  // From here on a factor is left to the processor: m times it might overflow.
-  constexpr Bits kLarge = (Z::kBias + Z::kBias / 2) << Z::kMantissa;
-  // Two normal numbers whose product may be subnormal have bits that add up to less.
-  constexpr Bits kTinySum = (Z::kBias + 2) << Z::kMantissa;
+  constexpr Bits kSmall = ((Z::kBias + 1) / 2)
+                          << Z::kMantissa;  // its square is the smallest normal number
+  // From here on m times the other factor might overflow.
+  constexpr Bits kLarge = 3 * (Z::kBias << Z::kMantissa) - kSmall - kUnits;
   const auto number = [](Bits bits) { return __builtin_bit_cast(C, bits); };
-  const Bits first = __builtin_bit_cast(Bits, a);
-  const Bits second = __builtin_bit_cast(Bits, b);
-  const Bits sign = (first ^ second) & kSign;
-  const Bits x = first & ~kSign;
-  const Bits y = second & ~kSign;
+  const auto bits_of = [](C value) { return __builtin_bit_cast(Bits, value); };
+  const Bits sign = (bits_of(a) ^ bits_of(b)) & kSign;
+  const Bits x = bits_of(a) & ~kSign;
+  const Bits y = bits_of(b) & ~kSign;
   const Bits smaller = x < y ? x : y;
   const Bits larger = x < y ? y : x;
-  const bool is_subnormal = smaller < kSmallestNormal;
-  const bool is_near = (is_subnormal | (smaller + larger < kTinySum)) & (larger < kLarge);
-  const C units =
-      is_subnormal ? number(smaller | kOnesBits) - kOnes : number(is_near ? smaller + kUnits : 0);
-  // The product of two subnormal numbers is zero.
-  const C factor = number((is_near & (larger >= kSmallestNormal)) ? larger : 0);
-  const C whole = units * factor;
-  const Bits tiny = __builtin_bit_cast(Bits, FusedMultiplyAdd(units, factor, kOnes)) - kOnesBits;
-  const Bits normal = __builtin_bit_cast(Bits, whole) - kUnits;
-  const Bits near = (whole < kOnes ? tiny : normal) | sign;
-  const C far = Kept(is_near ? C{1} : a) * Kept(is_near ? C{1} : b);
-  return is_near ? number(near) : far;
+  const bool is_near = (smaller < kSmall) & (larger < kLarge);
+  const C of_subnormal = number(smaller | kOnesBits) - kOnes;
+  const C of_normal = number(smaller + kUnits);
+  const C units = smaller < kSmallestNormal ? of_subnormal : of_normal;
+  const C factor = Kept(is_near ? units : number(smaller));
+  // The product of two subnormal numbers is zero, as that of one with the smallest normal number.
+  const C other = number(larger < kSmallestNormal ? kSmallestNormal : larger);
+  const C whole = factor * other;
+  const Bits tiny = bits_of(FusedMultiplyAdd(factor, other, kOnes)) - kOnesBits;
+  const Bits near = whole < kOnes ? tiny : bits_of(whole) - kUnits;
+  return number((is_near ? near : bits_of(whole)) | sign);
 }
 
 }  // namespace simgrad::sim::compiled

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "sim/program/builder.h"
 #include "tests/sim/work_maker.h"
@@ -48,7 +50,8 @@ TEST(ReversalBudget, CheckpointsLieAsCloseAsStepsAreReversedAtOnce) {
   constexpr int64_t kLittle = 1 << 10;
   EXPECT_EQ(interval_of(work, 1, kLittle), 8);
   EXPECT_EQ(interval_of(work, 13, kLittle), 13);
-  EXPECT_EQ(interval_of(work, 1000, kLittle), 32);
+  EXPECT_EQ(interval_of(work, 50, kLittle), 50);
+  EXPECT_EQ(interval_of(work, 1000, kLittle), 128);
   EXPECT_EQ(interval_of(work, 0, kLittle), 32);
   EXPECT_EQ(ReversalBudgetOf(work, std::nullopt, kLittle).interval, 32);
   // One of a thousand steps in 8, 16 and 32 takes 32 MiB.
@@ -56,6 +59,8 @@ TEST(ReversalBudget, CheckpointsLieAsCloseAsStepsAreReversedAtOnce) {
   EXPECT_EQ(interval_of(work, 1, 1 << 19), 16);
   EXPECT_EQ(interval_of(work, 1, 1 << 20), 32);
   EXPECT_EQ(interval_of(work, 1, 1 << 30), 32);
+  EXPECT_EQ(interval_of(work, 50, 1 << 20), 50);
+  EXPECT_EQ(interval_of(work, 50, 1 << 30), 50);
   // Or a part of what there is.
   Work poor = work;
   poor.memory_budget_bytes = int64_t{128} << 20;
@@ -67,6 +72,28 @@ TEST(ReversalBudget, CheckpointsLieAsCloseAsStepsAreReversedAtOnce) {
   EXPECT_EQ(interval_of(large, 1, kLittle), 1);
   EXPECT_EQ(interval_of(large, 3, kLittle), 3);
   EXPECT_EQ(interval_of(large, 1, 1 << 17), 4);
+}
+
+TEST(ReversalBudget, TheNeedIsThatOfTheRangesThatTheWorkWillHave) {
+  Work work = WorkOfSteps(1000);
+  const auto ranges_of = [&](int64_t steps_at_once) {
+    std::vector<int64_t> asked;
+    const auto need = NeedForItsRanges(work, [&](const RangeSteps& steps) {
+      asked.push_back(steps.range);
+      return std::optional(MemoryNeed{.tape_once = steps.range, .steps_at_once = steps_at_once});
+    });
+    EXPECT_EQ((*need)->tape_once, asked.back());
+    return asked;
+  };
+  EXPECT_EQ(ranges_of(0), std::vector<int64_t>({32}));
+  EXPECT_EQ(ranges_of(1), std::vector<int64_t>({32}));
+  EXPECT_EQ(ranges_of(50), std::vector<int64_t>({32, 50}));
+  EXPECT_EQ(ranges_of(1000), std::vector<int64_t>({32, 128}));
+  work.checkpoint_interval = 7;
+  EXPECT_EQ(ranges_of(1000), std::vector<int64_t>({7}));
+  work.checkpoint_interval = 0;
+  work.chunk_steps = 20;
+  EXPECT_EQ(ranges_of(1000), std::vector<int64_t>({20}));
 }
 
 TEST(ReversalBudget, CheckpointsAreAllThatTheIntervalHasWhereTheyAreSmall) {
