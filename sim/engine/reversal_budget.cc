@@ -11,7 +11,7 @@ namespace {
 // Steps between two checkpoints where it is not known how many are reversed at once.
 constexpr int64_t kUsualInterval = 32;
 
-// What checkpoints may take without a thought.
+// Bytes of all checkpoints that are worth no thought.
 double SmallBytes(const Work& work) {
   constexpr int64_t kSmall = 32 << 20;
   return static_cast<double>(std::max<int64_t>(1, std::min(kSmall, work.memory_budget_bytes / 32)));

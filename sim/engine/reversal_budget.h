@@ -25,7 +25,7 @@ struct ReversalBudget {
 // The steps of the work's chunks and ranges, at most. `steps_at_once`: of a MemoryNeed; 0: not known.
 RangeSteps RangeStepsOf(const Work& work, int64_t steps_at_once);
 
-// What a run or an executor says of its memory.
+// The memory that a run or an executor says it needs.
 using NeedCallback = std::function<absl::StatusOr<std::optional<MemoryNeed>>(const RangeSteps&)>;
 
 // The need of the work for the ranges that it will have. Errors: those of `need_of`.
