@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 
 
 def name() -> str:
@@ -15,3 +16,8 @@ def name() -> str:
                 model = line.split(":", 1)[1].strip()
                 break
     return f"{model}, {os.cpu_count()} cores"
+
+
+def maker() -> str:
+    """The first word of its name, for example "Intel"."""
+    return re.split(r"\W", name())[0]

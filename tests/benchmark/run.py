@@ -35,6 +35,7 @@ from simgrad.why.variants import ROLES
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "rows")]
 
+import figures_table  # noqa: E402
 import processor  # noqa: E402
 import rows as jax_rows  # noqa: E402
 import table as jax_table  # noqa: E402
@@ -297,20 +298,12 @@ def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
     ]
 
 
-def table(engine: dict[str, float], torch: dict, client: dict[str, float], *others) -> str:
-    lines = ["| figure | measured | asked |", "|---|---|---|"]
-    lines += [f"| {name} | {value:.3g} | {asked} |" for name, value, asked in
-              figures(engine, torch, client, *others)]
+def what_is_said(engine: dict[str, float], torch: dict, client: dict[str, float]) -> str:
     iterations = engine.get("BM_Rollout/f32/iterations_per_step", float("nan"))
-    lines += [
-        "",
-        f"Mean iterations per step and instance: {iterations:.3f} (PyTorch: "
-        f"{torch['iterations_per_step']:.3f}). Rollout {engine['BM_Rollout/f32'] * 1e3:.1f} ms of processor "
-        f"time, {engine['BM_Rollout/f32/wall'] * 1e3:.1f} of wall time; PyTorch "
-        f"{torch['torch']} {statistics.median(torch['seconds']) * 1e3:.0f} ms; echo "
-        f"{client['echo_p50_us']:.0f} us.",
-    ]
-    return "\n".join(lines)
+    return (f"mean iterations per step and instance: {iterations:.3f} (PyTorch: {torch['iterations_per_step']:.3f}). "
+            f"Rollout {engine['BM_Rollout/f32'] * 1e3:.1f} ms of processor time, "
+            f"{engine['BM_Rollout/f32/wall'] * 1e3:.1f} of wall time; PyTorch {torch['torch']} "
+            f"{statistics.median(torch['seconds']) * 1e3:.0f} ms; echo {client['echo_p50_us']:.0f} us.")
 
 
 def where(load: float) -> str:
@@ -348,15 +341,21 @@ def rows_table(patterns: list[str], size: str, samples: int, also_on_two: bool) 
     return all_measured
 
 
-def engine_table(quick: bool, gradient: float | None) -> str:
+def engine_table(quick: bool, gradient: float | None, load: float, old: str) -> str:
+    """The table of this run, and of the columns of `old` that are of other makers' processors."""
     repetitions = 3 if quick else 9
-    return table(in_process("cpu_executor_bench", repetitions), eager_torch(repetitions),
-                 through_the_client(repetitions),
-                 in_process("lowering_bench", repetitions),
-                 {name.split("/")[1]: seconds for name, seconds in
-                  in_process("elementary_bench", repetitions).items() if not name.endswith("/wall")},
-                 under_load(1 if quick else 5), first_large_gradient(), work_after_the_deadline(3 if quick else 10),
-                 kept_rollout(3 if quick else 9), whys(3 if quick else 9), gradient)
+    engine = in_process("cpu_executor_bench", repetitions)
+    torch = eager_torch(repetitions)
+    client = through_the_client(repetitions)
+    functions = in_process("elementary_bench", repetitions)
+    made = figures(engine, torch, client, in_process("lowering_bench", repetitions),
+                   {name.split("/")[1]: functions[name] for name in sorted(functions) if not name.endswith("/wall")},
+                   under_load(1 if quick else 5), first_large_gradient(), work_after_the_deadline(3 if quick else 10),
+                   kept_rollout(3 if quick else 9), whys(3 if quick else 9), gradient)
+    said = f"{what_is_said(engine, torch, client)} On {where(load)}"
+    own = figures_table.Column({name: f"{value:.3g}" for name, value, _ in made}, said)
+    columns = {**figures_table.parsed(old), processor.maker(): own}
+    return figures_table.printed(columns, {name: asked for name, _, asked in made})
 
 
 def main() -> int:
@@ -384,11 +383,11 @@ def main() -> int:
         (gradient,) = [m.one for m in measured if m.row.name == GRADIENT]
         # Its quick size is no ball of the engine's benchmarks.
         of_the_ball = gradient["ours"]["processor"] if gradient and not arguments.quick else None
-        text = engine_table(arguments.quick, of_the_ball)
+        old = page.read_text(encoding="utf-8")
+        text = engine_table(arguments.quick, of_the_ball, load, between(old, "table") if arguments.write else "")
         print(f"\n{text}")
         if arguments.write:
-            old = page.read_text(encoding="utf-8")
-            page.write_text(put(old, "table", f"{text} On {where(load)}"), encoding="utf-8")
+            page.write_text(put(old, "table", text), encoding="utf-8")
     if failed:
         print(f"bench: failed: {'; '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
