@@ -19,20 +19,12 @@ inline double StepWorkOf(const Batch& batch) {
   return std::max(1.0, own * static_cast<double>(std::max<int64_t>(batch.instances, 1)));
 }
 
-// Steps of a chunk of which nothing is known but its program: few enough to be short, whatever the
-// operations are.
-inline int64_t FirstChunkSteps(const Batch& batch) {
-  constexpr double kShortWork = 1 << 20;  // element-operations
-  constexpr double kMost = 8;
-  return static_cast<int64_t>(std::clamp(kShortWork / StepWorkOf(batch), 1.0, kMost));
-}
-
 class ChunkSize {
  public:
   explicit ChunkSize(const Work& work)
       : chosen_(work.chunk_steps <= 0),
         most_(MostStepsOfAChunk(work)),
-        steps_(chosen_ ? std::min(FirstChunkSteps(work.batch), most_) : most_) {}
+        steps_(chosen_ ? std::min(FirstOf(work.batch), most_) : most_) {}
   int64_t steps() const { return steps_; }
   // Goes on where another run of the same work came to.
   void StartAt(int64_t steps) {
@@ -49,6 +41,12 @@ class ChunkSize {
   }
 
  private:
+  // Few enough to be short, whatever the operations are.
+  static int64_t FirstOf(const Batch& batch) {
+    constexpr double kShortWork = 1 << 20;  // element-operations
+    constexpr double kMost = 8;
+    return static_cast<int64_t>(std::clamp(kShortWork / StepWorkOf(batch), 1.0, kMost));
+  }
   bool chosen_;
   int64_t most_;
   int64_t steps_;

@@ -1,9 +1,10 @@
 // Says how much memory the checkpoints and tapes of a gradient get.
 //
-// Maths: there is a checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of them; or
-//   every 1 to 128, as steps are reversed at once, as far as all of these take little memory. The steps between
-//   two checkpoints then run again once for their tape, and where a tape holds few steps, as often as
-//   checkpoints.h says. No bit depends on it (docs/numerics.md section 6).
+// Maths: there is a checkpoint every 32 steps while these are few, else about 2 sqrt(steps) of them. Where an
+//   executor says how many steps its tape holds, they lie so far apart instead, to 128 steps; closer than 32
+//   only while all of them take at most 32 MiB and a 32nd of the budget. The steps between two checkpoints then
+//   run again once for their tape, and where a tape holds few steps, as often as checkpoints.h says. No bit
+//   depends on it (docs/numerics.md section 6).
 #pragma once
 
 #include <cstdint>

@@ -8,11 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "precision/narrow_elementary.h"
 #include "precision/rounding.h"
+#include "tests/environment.h"
 #include "tests/precision/elementary_samples.h"
 #include "tests/precision/mpfr_oracle.h"
 #include "tests/precision/operands.h"
@@ -23,7 +23,7 @@ namespace {
 using internal::Infinity;
 using internal::QuietNan;
 
-int RandomCount(int normal) { return (LongTests() ? normal * 20 : normal / 3) / kSweepShare; }
+int RandomCount(int normal) { return (IsLong() ? normal * 20 : normal / 3) / kSweepShare; }
 
 // The largest error met and where, for one argument or two.
 struct Worst {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "precision/rounding.h"
+#include "tests/environment.h"
 #include "tests/precision/operands.h"
 
 namespace simgrad::precision {
@@ -54,7 +55,7 @@ testing::AssertionResult DoubleAgreesInAll(double x) {
 
 // A stride coprime to 2^32 visits every exponent some thousand times; SIMGRAD_LONG takes all.
 TEST(RoundFloat, IsRoundToForFloatsOfEveryExponent) {
-  const uint64_t stride = LongTests() ? 1 : 4099;
+  const uint64_t stride = IsLong() ? 1 : 4099;
   for (uint64_t pattern = 0; pattern < uint64_t{1} << 32; pattern += stride) {
     ASSERT_TRUE(FloatAgreesInAll(FloatOf(static_cast<uint32_t>(pattern))));
   }

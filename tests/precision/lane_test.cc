@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "precision/arithmetic.h"
+#include "tests/environment.h"
 #include "tests/precision/format_oracle.h"
 #include "tests/precision/operands.h"
 
@@ -88,8 +89,8 @@ TYPED_TEST(ShortLane, SqrtIsTheReferenceForEveryPattern) {
 // encodings with SIMGRAD_LONG, else every 61st second operand, which meets every exponent.
 TYPED_TEST(ShortLane, PairsOfEncodingsAreTheReference) {
   constexpr Format kFormat = TypeParam::value;
-  const uint64_t stride = LongTests() ? 1 : 61;
-  const uint64_t first_stride = LongTests() ? 1 : 13;
+  const uint64_t stride = IsLong() ? 1 : 61;
+  const uint64_t first_stride = IsLong() ? 1 : 13;
   for (uint64_t i = 0; i < 0x10000 && !this->HasFatalFailure(); i += first_stride) {
     const double a = Decode(kFormat, i);
     for (uint64_t j = i % stride; j < 0x10000; j += stride) {
@@ -132,7 +133,7 @@ TYPED_TEST(Fp8Lane, EveryPairIsMpfrs) {
 TYPED_TEST(Fp8Lane, EveryTripleOfFmaIsMpfrs) {
   constexpr Format kFormat = TypeParam::value;
   FormatOracle oracle(kFormat);
-  const uint64_t stride = LongTests() ? 1 : 7;
+  const uint64_t stride = IsLong() ? 1 : 7;
   for (uint64_t i = 0; i < 256; ++i) {
     for (uint64_t j = i % stride; j < 256; j += stride) {
       for (uint64_t k = (i + j) % stride; k < 256; k += stride) {

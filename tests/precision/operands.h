@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "precision/rounding.h"
+#include "tests/environment.h"
 
 namespace simgrad::precision {
 
@@ -19,9 +20,6 @@ inline constexpr Format kArithmeticFormats[] = {Format::kF64, Format::kF32, Form
                                                 Format::kF16};
 inline constexpr Format kShortFormats[] = {Format::kBf16, Format::kF16, Format::kE4m3,
                                            Format::kE5m2};
-
-// Exhaustive runs over 2^32 cases are for those who ask for them.
-inline bool LongTests() { return std::getenv("SIMGRAD_LONG") != nullptr; }
 
 // Sweeps take one of so many arguments. Sanitizers run ten times slower, and see what they look for
 // in any of them.

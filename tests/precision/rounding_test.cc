@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/environment.h"
 #include "tests/precision/format_oracle.h"
 #include "tests/precision/hostile_environment.h"
 #include "tests/precision/operands.h"
@@ -171,7 +172,7 @@ TEST_P(EveryShortFormat, EveryMidpointAndItsNeighboursRoundAsTheDefinition) {
 // SIMGRAD_LONG.
 TEST_P(EveryShortFormat, FloatsRoundAsTheDefinition) {
   const Enumeration all(GetParam());
-  const uint64_t stride = LongTests() ? 1 : 9973;
+  const uint64_t stride = IsLong() ? 1 : 9973;
   for (uint64_t pattern = 0; pattern < uint64_t{1} << 32; pattern += stride) {
     const double x = static_cast<double>(FloatOf(static_cast<uint32_t>(pattern)));
     ASSERT_TRUE(SameBits(RoundTo(GetParam(), x),

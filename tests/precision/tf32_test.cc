@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "tests/environment.h"
+
 namespace simgrad::precision {
 namespace {
 
@@ -34,7 +36,7 @@ void ExpectDefined(uint32_t bits, CastRounding rounding) {
 
 // A prime stride; with SIMGRAD_LONG every float.
 TEST(Tf32, FloatsRoundAsTheDefinition) {
-  const uint64_t stride = std::getenv("SIMGRAD_LONG") != nullptr ? 1 : 2003;
+  const uint64_t stride = IsLong() ? 1 : 2003;
   for (const CastRounding rounding : kRoundings) {
     for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += stride) {
       ExpectDefined(static_cast<uint32_t>(bits), rounding);

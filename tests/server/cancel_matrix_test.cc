@@ -6,7 +6,6 @@
 // the reason, and counted.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/environment.h"
 #include "tests/server/blocker.h"
 #include "tests/server/good_requests.h"
 #include "tests/server/largest_program.h"
@@ -269,9 +269,7 @@ std::string RequestOf(const Cell& cell, RunningServer& server) {
 
 // Exact in the long run. Otherwise with fivefold slack for a machine that does other work, and still
 // far from what any of these calls would take by itself.
-absl::Duration GivenBackWithin() {
-  return absl::Seconds(std::getenv("SIMGRAD_LONG") != nullptr ? 1 : 5);
-}
+absl::Duration GivenBackWithin() { return absl::Seconds(IsLong() ? 1 : 5); }
 
 double SumOf(RunningServer& server, const std::string& family, const std::string& label) {
   double sum = 0;

@@ -12,27 +12,16 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/eventually.h"
+
 namespace simgrad::server::service {
 namespace {
-
-// Polls, yielding, until it holds; false after far longer than it can take.
-template <class Condition>
-bool Eventually(Condition holds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 // Ends a connection as gRPC does: shutdown, then close.
 struct Taken {

@@ -10,15 +10,14 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "server/metrics/scrape_request.h"
+#include "tests/eventually.h"
 
 namespace simgrad::server::metrics {
 namespace {
@@ -99,15 +98,6 @@ std::string ContentLength(const std::string& answer) {
 
 int64_t OpenDescriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
-}
-
-bool Eventually(const std::function<bool()>& holds) {
-  const auto end = steady_clock::now() + std::chrono::seconds(60);
-  while (!holds()) {
-    if (steady_clock::now() > end) return false;
-    std::this_thread::yield();
-  }
-  return true;
 }
 
 void ExpectQuickScrapes(const Exposer& exposer, const std::string& page, int scrapes,

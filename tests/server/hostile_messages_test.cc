@@ -31,6 +31,7 @@
 #include <mutex>
 #include <string>
 
+#include "tests/environment.h"
 #include "tests/server/good_requests.h"
 #include "tests/server/running_server.h"
 
@@ -42,7 +43,6 @@ constexpr auto kDeadline = std::chrono::milliseconds(1000);
 constexpr double kMostSeconds = 2.0;
 constexpr int64_t kMostBytes = int64_t{256} << 20;
 
-bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
 uint64_t MessageCount() { return IsLong() ? 200'000 : 4'000; }
 uint64_t ReversalCount() { return IsLong() ? 20'000 : 700; }
 

@@ -2,8 +2,6 @@
 // every pass over its numbers, and their memory is asked for before they take it.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <ctime>
 #include <functional>
 #include <string>
 #include <utility>
@@ -14,20 +12,15 @@
 #include "server/service/received_content.h"
 #include "sim/program/builder.h"
 #include "sim/work_meter.h"
+#include "tests/environment.h"
 #include "tests/server/ball_request.h"
+#include "tests/thread_time.h"
 
 namespace simgrad::server::service {
 namespace {
 
 constexpr int64_t kInstances = int64_t{1} << 20;
 constexpr int64_t kWidth = 16;  // of the real state
-
-// Milliseconds of this thread's processor time.
-double CpuTime() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
-}
 
 void AddBytes(google::protobuf::RepeatedPtrField<v1::NamedTensor>* list, const std::string& name,
               v1::DType dtype, const std::vector<int64_t>& shape, size_t bytes) {
@@ -145,12 +138,12 @@ class PreparationLooks : public ::testing::TestWithParam<Case> {
 
 // They are at most 100 ms apart on an idle core, which SIMGRAD_LONG=1 asserts; else fivefold slack.
 TEST_P(PreparationLooks, AreAtLeastOnePerMillionElementOperations) {
-  const double most_ms = std::getenv("SIMGRAD_LONG") != nullptr ? 100 : 500;
+  const double most_ms = IsLong() ? 100 : 500;
   const v1::GradientRequest request = Request();
   int64_t looks = 0;
-  double last = CpuTime(), longest = 0;
+  double last = ThreadTime().count(), longest = 0;
   const auto look = [&] {
-    const double now = CpuTime();
+    const double now = ThreadTime().count();
     longest = std::max(longest, now - last);
     last = now;
     ++looks;
@@ -160,7 +153,7 @@ TEST_P(PreparationLooks, AreAtLeastOnePerMillionElementOperations) {
   control.compile.stop = look;
   const auto prepared = Make(request, control);
   ASSERT_TRUE(prepared.ok()) << prepared.status();
-  longest = std::max(longest, CpuTime() - last);
+  longest = std::max(longest, ThreadTime().count() - last);
   RecordProperty("longest_us", static_cast<int>(1e3 * longest));
   EXPECT_GE(looks, GetParam().work >> 20);
   EXPECT_GE(looks, 4);

@@ -8,12 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -21,6 +18,7 @@
 #include "server/service/server.h"
 #include "simgrad/v1/error_details.pb.h"
 #include "simgrad/v1/simgrad.grpc.pb.h"
+#include "tests/eventually.h"
 #include "tests/server/ball_request.h"
 
 namespace simgrad::server {
@@ -33,17 +31,6 @@ inline config::ServerConfig FreePorts() {
   config.memory_limit_bytes = int64_t{2} << 30;
   config.self_check_interval = absl::InfiniteDuration();  // nothing runs but what a test asks for
   return config;
-}
-
-// Polls until it holds, and leaves the processor to what it waits for; false after far longer than
-// it can take.
-inline bool Eventually(const std::function<bool()>& holds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
 }
 
 // The parts of an answer one by one, whatever messages they come in.
@@ -139,6 +126,14 @@ class RunningServer {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Simgrad::Stub> stub_;
 };
+
+// Until nothing runs, waits or holds memory.
+inline bool AllGivenBack(RunningServer& server) {
+  const auto& queue = server.server().queue();
+  return Eventually([&] {
+    return queue.memory_used_bytes() == 0 && queue.running() == 0 && queue.waiting() == 0;
+  });
+}
 
 // What a stream gave.
 template <class Part>

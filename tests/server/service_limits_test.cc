@@ -18,13 +18,6 @@ void AwaitFirstMessage(Reader& reader) {
   EXPECT_TRUE(part.has_header());
 }
 
-bool AllGivenBack(RunningServer& server) {
-  const auto& queue = server.server().queue();
-  return Eventually([&] {
-    return queue.memory_used_bytes() == 0 && queue.running() == 0 && queue.waiting() == 0;
-  });
-}
-
 TEST(ServiceLimits, ACancelledRolloutStopsAndGivesItsMemoryBack) {
   RunningServer server;
   grpc::ClientContext context;

@@ -46,11 +46,6 @@ double StepsDone(RunningServer& server) {
   return server.Series().at("simgrad_steps_total{direction=\"forward\"}");
 }
 
-bool AllGivenBack(RunningServer& server) {
-  const auto& queue = server.server().queue();
-  return Eventually([&] { return queue.memory_used_bytes() == 0 && queue.running() == 0; });
-}
-
 // Until the work has come as far as it comes: it waits for its reader, before and after others had
 // their answers. Other requests are the clock.
 void AwaitStandstill(RunningServer& server) {

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/engine.h"
+#include "tests/environment.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/stand_in_gpu/control.h"
@@ -109,7 +109,7 @@ TEST_F(StandInGpuTest, ACallThatFailsIsAStatusAndTheDeviceGoesOn) {
   ASSERT_GT(calls, 100);
   int seen = 0;
   // The even calls fail one way, the odd ones the other; in the long run all of them both ways.
-  const bool is_long = std::getenv("SIMGRAD_LONG") != nullptr;
+  const bool is_long = IsLong();
   for (const CUresult failure : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE}) {
     const int64_t first = is_long || failure == CUDA_ERROR_OUT_OF_MEMORY ? 0 : 1;
     for (int64_t call = first; call < calls; call += is_long ? 1 : 2) {

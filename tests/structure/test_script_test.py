@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -22,8 +24,8 @@ else:
 """
 
 
-def run(root, tmp_path, programs):
-    """scripts/test in a tree where only `programs` are there to run, by their paths."""
+def make_tree(root, tmp_path, programs):
+    """A tree in which only `programs` are there to run, by their paths."""
     for name in ("test", "count_results.py"):
         (tmp_path / "scripts").mkdir(exist_ok=True)
         shutil.copy(root / "scripts" / name, tmp_path / "scripts" / name)
@@ -32,11 +34,20 @@ def run(root, tmp_path, programs):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
+
+
+def start(tmp_path):
     path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
-    done = subprocess.run(
+    return subprocess.Popen(
         [tmp_path / "scripts/test"], cwd=tmp_path, env={**os.environ, "PATH": path},
-        capture_output=True, text=True)  # fmt: skip
-    return done.returncode, done.stdout.splitlines()
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+
+
+def run(root, tmp_path, programs):
+    make_tree(root, tmp_path, programs)
+    done = start(tmp_path)
+    out, _ = done.communicate()
+    return done.returncode, out.splitlines()
 
 
 @pytest.mark.parametrize("code", [1, 7])
@@ -64,8 +75,27 @@ def test_suites_beside_each_other_are_summed(root, tmp_path):
     assert sum(line.startswith("skipped") for line in lines) == 2
 
 
-def test_a_suite_that_ends_early_is_named(root, tmp_path):
-    status, lines = run(root, tmp_path, a_tree(**{"build/fuzz/tests/fuzz/make_corpus": FAILS}))
+def test_a_suite_that_ends_early_is_named_and_the_others_count(root, tmp_path):
+    broken = FAILS.replace("exit 1", 'case "$*" in *asan*) kill -9 $PPID ;; esac')
+    status, lines = run(root, tmp_path, a_tree(**{"bin/ctest": broken}))
     assert status == 1
-    assert lines[-1] == "4 passed, 5 failed"
-    assert any(line.startswith("FAILED: fuzzing") for line in lines)
+    assert lines[-1] == "5 passed, 4 failed"
+    assert "FAILED: with_sanitizers ended early" in lines
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
+def test_a_run_that_is_ended_says_so_and_leaves_nothing_running(root, tmp_path, signal_name):
+    waits = '#!/usr/bin/env bash\necho "this suite waits"\ntouch waits; exec sleep 600.25\n'
+    make_tree(root, tmp_path, a_tree(**{"build/fuzz/tests/fuzz/program_fuzz": waits}))
+    started = start(tmp_path)
+    while not (tmp_path / "waits").exists():
+        assert started.poll() is None
+        time.sleep(0.01)
+    started.send_signal(getattr(signal, signal_name))
+    out, _ = started.communicate(timeout=60)
+    lines = out.splitlines()
+    assert started.returncode == 1
+    assert any(line.startswith("FAILED: suites beside each other") for line in lines)
+    assert "this suite waits" in lines
+    left = subprocess.run(["pgrep", "-fx", "sleep 600.25"], capture_output=True, text=True).stdout
+    assert left == ""

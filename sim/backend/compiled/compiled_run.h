@@ -124,8 +124,8 @@ class CompiledRun : public Run {
     // The numbers that a segment gives to inputs that BlockSums wants: [step][element][lane] each.
     std::vector<LaneMemory> given;
     int64_t given_first = 0;  // the segment's first step
-    std::shared_ptr<const Kernel>
-        near_zero;  // of the chunk that runs, once it was wanted and there
+    // Part::kNearZero, from when it was wanted and there to the next range.
+    std::shared_ptr<const Kernel> near_zero;
   };
   // The data that a group gathers in the adjoint; they do not travel with its states.
   struct Reversed {

@@ -70,6 +70,8 @@ struct Sizes {
   double travelling = 0;  // bytes of the fields of a group that travel
   double others = 0;      // of its cotangents
   double given = 0;       // what a step of a group gives to weights
+  double sent = 0;        // cotangents that are sent for a step of a group
+  double sent_final = 0;  // and for the final states
   double products = 0;    // to sum products of factors in (SumProducts)
   double totals = 0;      // sums of blocks
   double waiting = 0;     // sums of a step that wait for other groups
@@ -90,6 +92,16 @@ Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& p
   sizes.travelling = static_cast<double>(travelling < plan.fields.size() ? layout.offset(travelling)
                                                                          : layout.bytes());
   sizes.others = static_cast<double>(layout.bytes()) - sizes.travelling;
+  const Program& program = batch.program->program;
+  const std::vector<int32_t> states = program.InputsOf(InputKind::kState);
+  for (const plan::Sent& s : plan.sent) {
+    const size_t index = static_cast<size_t>(s.index);
+    const ValueId id = s.kind == plan::SentKind::kTrajectoryExport
+                           ? program.exports[index].value
+                           : program.inputs[static_cast<size_t>(states[index])].value;
+    double& sent = s.kind == plan::SentKind::kFinalState ? sizes.sent_final : sizes.sent;
+    sent += Elements(program, id) * BytesPerLane(*batch.program, Role::kAdjoint) * sizes.lanes;
+  }
   for (const BlockSums::Wanted& wanted : BlockSums::WantedOf(*batch.program)) {
     const GivenNumbers numbers = GivenTo(plan, wanted);
     const double count = static_cast<double>(numbers.count);
@@ -182,20 +194,9 @@ double AdjointStateBytes(const Batch& batch, const Sizes& sizes) {
 }
 
 // The memory of one thread that reverses `range` steps.
-double AdjointThreadBytes(const Batch& batch, const plan::Plan& plan, const Sizes& sizes,
-                          double range) {
-  const Program& program = batch.program->program;
-  const std::vector<int32_t> states = program.InputsOf(InputKind::kState);
-  double sent = 0;
-  for (const plan::Sent& s : plan.sent) {
-    const size_t index = static_cast<size_t>(s.index);
-    const ValueId id = s.kind == plan::SentKind::kTrajectoryExport
-                           ? program.exports[index].value
-                           : program.inputs[static_cast<size_t>(states[index])].value;
-    sent += Elements(program, id) * BytesPerLane(*batch.program, Role::kAdjoint);
-  }
-  const double by_step = 8 + sizeof(BackwardColumn) + sent * sizes.lanes;
-  return sizes.travelling + sizes.products + range * by_step;
+double AdjointThreadBytes(const Sizes& sizes, double range) {
+  const double by_step = 8 + sizeof(BackwardColumn) + sizes.sent;
+  return sizes.travelling + sizes.products + sizes.sent_final + range * by_step;
 }
 
 }  // namespace
@@ -277,14 +278,14 @@ MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeS
                8 * static_cast<double>(batch.steps) + ChunkBytes(batch, options, sizes, chunk);
   if (batch.program->adjoint) {
     run += AdjointStateBytes(batch, sizes) + 2 * range * sizeof(BackwardStep);
-    by_thread += AdjointThreadBytes(batch, plan, sizes, range);
+    by_thread += AdjointThreadBytes(sizes, range);
     const plan::TapePlan tape(*batch.program);
     const Region& step = batch.program->program.step;
     const double once = FrameOf(tape, step) * sizes.lanes;
     const double at_caps = once + LoopBytes(tape, step, Whiles::kReachTheirCaps) * sizes.lanes;
     const double usual = once + LoopBytes(tape, step, Whiles::kTurnOnce) * sizes.lanes;
-    need.steps_at_once =
-        std::max<int64_t>(1, Clamped(kSegmentBytes / std::max(usual + sizes.given, 1.0)));
+    need.steps_at_once = std::max<int64_t>(
+        1, Clamped(kSegmentBytes / std::max(usual + sizes.given + sizes.sent, 1.0)));
     need.tape_once = Clamped(RangeTapes(sizes, once, range));
     need.tape_at_caps = Clamped(RangeTapes(sizes, at_caps, range));
   }

@@ -1,13 +1,13 @@
 // Products for processors that take a hundred times as long where they meet a subnormal number.
 //
-// Maths: s is the smallest subnormal, p the bits of a mantissa. The smaller magnitude is m s, and the product
-//   m times the larger one, s. Rounded to a multiple of s it is s times m |b| rounded to an integer, and
-//   fma(m, |b|, 2^p) does that in one rounding, because from 2^p to 2^(p+1) numbers stand one apart. The bits
-//   above those of 2^p are the bits of the result, also where it is the smallest normal number. Larger
-//   products are m |b| with its exponent lowered. A product can be subnormal only where the smaller magnitude
-//   is below the square root of the smallest normal number, so others keep it as it is.
+// Maths: s is the smallest subnormal, p the bits of a mantissa. The smaller magnitude is m s, so the product
+//   is m |b| s. Rounded to a multiple of s it is s times m |b| rounded to an integer, and fma(m, |b|, 2^p)
+//   does that in one rounding, because from 2^p to 2^(p+1) numbers stand one apart. The bits above those of
+//   2^p are the bits of the result, also where it is the smallest normal number. Larger products are m |b|
+//   with its exponent lowered. Only a magnitude below the square root of the smallest normal number can be
+//   the smaller factor of a subnormal product; other factors are multiplied as they are.
 // Accuracy: the bits of a * b; a NaN for a NaN. Cost: some 20 operations, none of which meets a subnormal, but
-//   where the other factor is above 2^41 (2^460 in f64). Errors: none. Threads: pure.
+//   where the other factor is from 2^41 on (2^460 in f64). Errors: none. Threads: pure.
 // Source: ADR 15.
 #pragma once
 

@@ -13,6 +13,7 @@
 #include "sim/program/field_error.h"
 #include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
+#include "tests/sim/done.h"
 #include "tests/sim/seen_run.h"
 #include "tests/sim/work_maker.h"
 
@@ -22,6 +23,7 @@ namespace {
 using sim::InputKind;
 using sim::Work;
 using sim::WorkResult;
+using tests::Done;
 
 constexpr int64_t kSteps = 23;
 constexpr int64_t kElements = 3;
@@ -68,13 +70,6 @@ Work Balls(const std::vector<uint64_t>& ids, const precision::PolicySpec& spec,
               {tests::Doubles(u, {n, kSteps, kElements}), true, true});
   tests::Bind(work, InputKind::kParam, "k", tests::Shared({k}, {}));
   return work;
-}
-
-WorkResult Done(Work work) {
-  sim::Observer nobody;
-  auto result = tests::Execute(std::move(work), nobody);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : WorkResult{};
 }
 
 const sim::InputGradient& GradientOf(const WorkResult& result, const Work& work, InputKind kind,

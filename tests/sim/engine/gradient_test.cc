@@ -7,6 +7,7 @@
 #include "sim/op/op_info.h"
 #include "sim/program/builder.h"
 #include "tests/sim/cpu_executor.h"
+#include "tests/sim/done.h"
 #include "tests/sim/json.h"
 #include "tests/sim/work_maker.h"
 #include "tests/source_tree.h"
@@ -22,18 +23,12 @@ using sim::Var;
 using sim::Vars;
 using sim::Work;
 using sim::WorkResult;
+using tests::Done;
 
 precision::Policy F64() {
   precision::PolicySpec spec;
   spec.preset = "f64";
   return tests::PolicyOf(spec);
-}
-
-WorkResult Done(Work work) {
-  sim::Observer nobody;
-  auto result = tests::Execute(std::move(work), nobody);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : WorkResult{};
 }
 
 double GradientAt(const WorkResult& result, int32_t input, int64_t element) {

@@ -72,6 +72,21 @@ TEST(ReversalBudget, CheckpointsLieAsCloseAsStepsAreReversedAtOnce) {
   EXPECT_EQ(interval_of(large, 1, kLittle), 1);
   EXPECT_EQ(interval_of(large, 3, kLittle), 3);
   EXPECT_EQ(interval_of(large, 1, 1 << 17), 4);
+  // A range is no longer than a chunk.
+  EXPECT_EQ(interval_of(large, 100, kLittle), 16);
+  Work chunks = work;
+  chunks.chunk_steps = 4;
+  EXPECT_EQ(interval_of(chunks, 100, kLittle), 4);
+  // Threads share the steps, not the copies.
+  Work shared = WorkOfSteps(1000, 1 << 20);
+  shared.batch.instances = shared.options.threads = 4;
+  EXPECT_EQ(interval_of(shared, 100, kLittle), 16);
+  EXPECT_EQ(interval_of(shared, 1, 1 << 17), 4);
+  shared.batch.instances = 1;
+  EXPECT_EQ(interval_of(shared, 1, 1 << 17), 4);
+  EXPECT_EQ(interval_of(shared, 1, kLittle), 1);
+  shared.options.record_states = {0};
+  EXPECT_EQ(interval_of(shared, 1, kLittle), 8);
 }
 
 TEST(ReversalBudget, TheNeedIsThatOfTheRangesThatTheWorkWillHave) {

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
-#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,9 +14,11 @@
 #include "sim/backend/compiled/compiled_executor.h"
 #endif
 #include "sim/program/builder.h"
+#include "tests/environment.h"
 #include "tests/sanitized.h"
 #include "tests/sim/equality/forwarding_run.h"
 #include "tests/sim/work_maker.h"
+#include "tests/thread_time.h"
 
 namespace simgrad {
 namespace {
@@ -30,16 +30,6 @@ using sim::Var;
 using sim::Vars;
 using sim::Work;
 using sim::WorkPhase;
-
-using Milliseconds = std::chrono::duration<double, std::milli>;
-
-// Of this thread, which runs everything but compiles: what others do on the machine does not count.
-Milliseconds CpuTime() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return Milliseconds(1e3 * static_cast<double>(now.tv_sec) +
-                      1e-6 * static_cast<double>(now.tv_nsec));
-}
 
 constexpr int64_t kMillion = int64_t{1} << 20;
 constexpr int64_t kSide = 128;  // of a matrix
@@ -85,13 +75,13 @@ Work SineWork(int64_t elements, const Sines3& sines, int64_t instances, int64_t 
 class Watch : public sim::Observer {
  public:
   absl::Status Continue(WorkPhase now) override {
-    if (phase != now) began = CpuTime();
+    if (phase != now) began = ThreadTime();
     phase = now;
     return Late() ? absl::DeadlineExceededError("late") : absl::OkStatus();
   }
-  bool Late() const { return phase == ends && CpuTime() - began > patience; }
+  bool Late() const { return phase == ends && ThreadTime() - began > patience; }
   WorkPhase phase = WorkPhase::kForward;
-  Milliseconds began = CpuTime();
+  Milliseconds began = ThreadTime();
   WorkPhase ends = WorkPhase::kForward;
   Milliseconds patience = std::chrono::hours(1);
 };
@@ -256,7 +246,7 @@ TEST_P(Stop, IsAskedForInsideEveryOperation) {
 
 // On an idle core within 100 ms, which SIMGRAD_LONG=1 asserts; else with fivefold slack.
 TEST_P(Stop, AfterItTheRunEndsSoonInStraightLineSteps) {
-  const Milliseconds most(std::getenv("SIMGRAD_LONG") != nullptr ? 100 : 500);
+  const Milliseconds most(IsLong() ? 100 : 500);
   for (const WorkPhase phase : {WorkPhase::kForward, WorkPhase::kRecompute, WorkPhase::kAdjoint}) {
     for (const int64_t chunk_steps : {1, 0}) {
       const bool forward = phase == WorkPhase::kForward;
@@ -271,7 +261,7 @@ TEST_P(Stop, AfterItTheRunEndsSoonInStraightLineSteps) {
       work.options.threads = 1;
       work.options.stop = [&] { return watch.Late(); };
       const auto result = MakeEngine().Execute(std::move(work), watch);
-      const Milliseconds over = CpuTime() - watch.began - watch.patience;
+      const Milliseconds over = ThreadTime() - watch.began - watch.patience;
       EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded) << result.status();
       RecordProperty("over_us_" + std::to_string(static_cast<int>(phase)) + "_chunk_" +
                          std::to_string(chunk_steps),

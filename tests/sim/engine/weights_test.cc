@@ -16,6 +16,7 @@
 #include "sim/program/builder.h"
 #include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
+#include "tests/sim/done.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad {
@@ -28,6 +29,7 @@ using sim::OpCode;
 using sim::Var;
 using sim::Work;
 using sim::WorkResult;
+using tests::Done;
 
 constexpr int64_t kWidth = 3;
 constexpr int64_t kSteps = 11;
@@ -101,13 +103,6 @@ Work WorkFor(As as, const std::vector<uint64_t>& ids, const std::string& preset,
   tests::Bind(work, InputKind::kControl, "w", repeated(w, {kWidth}));
   tests::Bind(work, InputKind::kControl, "b", repeated(b, {}));
   return work;
-}
-
-WorkResult Done(Work work, const std::shared_ptr<sim::Executor>& executor) {
-  sim::Observer nobody;
-  auto result = sim::Engine(executor).Execute(std::move(work), nobody);
-  EXPECT_TRUE(result.ok()) << result.status();
-  return result.ok() ? *std::move(result) : WorkResult{};
 }
 
 const sim::InputGradient& Of(const WorkResult& result, const Work& work, const std::string& name) {

@@ -21,6 +21,7 @@
 #include "sim/program/builder.h"
 #include "sim/program/lower.h"
 #include "sim/text.h"
+#include "tests/environment.h"
 #include "tests/sanitized.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random.h"
@@ -38,7 +39,7 @@ using compiled::Mapping;
 
 constexpr uint64_t kCases = kSanitized ? 12 : 60;
 
-uint64_t Cases() { return std::getenv("SIMGRAD_LONG") != nullptr ? 20 * kCases : kCases; }
+uint64_t Cases() { return IsLong() ? 20 * kCases : kCases; }
 
 std::string TextOf(const Tensor& a, const Tensor& b) {
   std::string text;
@@ -339,7 +340,7 @@ TEST(CompiledEqualityTest, EveryBitIsThatOfTheReferenceWithElementsInTheLanes) {
 // code gives of those is compared by large_equality_test.cc.
 TEST(CompiledEqualityTest, TheBestCodeOfLargeProgramsGivesTheBitsOfTheReference) {
   if (kSanitized) GTEST_SKIP() << "best code of large programs takes minutes to compile here";
-  const uint64_t cases = std::getenv("SIMGRAD_LONG") != nullptr ? 20 : 2;
+  const uint64_t cases = IsLong() ? 20 : 2;
   for (uint64_t seed = 1; seed <= cases && !HasFailure(); ++seed) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, "seed " + std::to_string(seed));
     const auto made = MakeCase(seed, {.instances = 3, .steps = 2, .size = 600});

@@ -1,12 +1,12 @@
 #include "tests/sim/equality/expect_equal.h"
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "gtest/gtest.h"
 #include "sim/backend/reference/reference_executor.h"
+#include "tests/environment.h"
 #include "tests/sanitized.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
@@ -24,11 +24,6 @@ constexpr uint64_t kSanitizedLargeCases = 2;
 constexpr uint64_t kSanitizedMatmulCases = 10;
 constexpr uint64_t kFirstSanitizedSeed = 1'000'001;
 
-uint64_t FromEnvironment(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
-}
-
 struct Seeds {
   uint64_t first = 1;
   uint64_t count = kCases;
@@ -38,7 +33,7 @@ struct Seeds {
 Seeds Chosen(Seeds plain, Seeds sanitized) {
   if (const uint64_t one = FromEnvironment("SIMGRAD_SEED"); one != 0) return {one, 1};
   Seeds seeds = kSanitized ? sanitized : plain;
-  if (FromEnvironment("SIMGRAD_LONG") != 0) seeds.count *= kLongTimes;
+  if (IsLong()) seeds.count *= kLongTimes;
   return seeds;
 }
 

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <string>
 
+#include "tests/environment.h"
 #include "tests/sanitized.h"
 #include "tests/sim/nonfinite/trial.h"
 
@@ -22,7 +22,7 @@ constexpr int kAdjoint = 500;
 // An executor runs every so many of them. Kinds follow the number, so that each is met: those of the
 // forward run by its remainders by 2 and 3, those of the adjoint in turn.
 int StrideOf(const std::string& executor) {
-  if (std::getenv("SIMGRAD_LONG") != nullptr) return 1;
+  if (IsLong()) return 1;
   constexpr int kOfReference = kSanitized ? 15 : 1, kOfCompiled = kSanitized ? 15 : 5;
   return executor == "reference" ? kOfReference : kOfCompiled;
 }

@@ -1,12 +1,12 @@
 // What small programs become: statements, views that move nothing, and the orders of sums.
 #include "sim/plan/make_plan.h"
 
-#include <cstdlib>
 #include <string>
 
 #include "gtest/gtest.h"
 #include "sim/plan/print.h"
 #include "sim/program/builder.h"
+#include "tests/environment.h"
 #include "tests/sim/program/shaped_programs.h"
 #include "tests/sim/work_maker.h"
 
@@ -74,7 +74,7 @@ TEST(MakePlan, EndsAtWhicheverLookSaysSo) {
   });
   EXPECT_GE(looks, 3);
   // A plan costs what this test does: sixteen of the looks, or all of them.
-  const int64_t stride = std::getenv("SIMGRAD_LONG") != nullptr ? 1 : 1 + looks / 16;
+  const int64_t stride = IsLong() ? 1 : 1 + looks / 16;
   for (int64_t last = 1; last <= looks; last += stride) {
     int64_t asked = 0;
     const auto stop = [&] { return ++asked == last; };

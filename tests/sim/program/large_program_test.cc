@@ -29,17 +29,14 @@
 #include "tests/sanitized.h"
 #include "tests/sim/equality/large_coverage.h"
 #include "tests/sim/program/shaped_programs.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
 namespace {
 
-constexpr int64_t kSizes[] = {5'000, kSanitized ? 15'000 : 45'000};
+const precision::Policy kBf16 = tests::PolicyOf({.preset = "bf16_safe"});
 
-precision::Policy Bf16() {
-  precision::PolicySpec spec;
-  spec.preset = "bf16_safe";
-  return std::get<precision::Policy>(precision::Resolve(spec));
-}
+constexpr int64_t kSizes[] = {5'000, kSanitized ? 15'000 : 45'000};
 
 // Counts for each operation of the world.
 struct Shares {
@@ -55,7 +52,7 @@ struct Shares {
 
 Shares SharesOf(const Program& world) {
   PassBudget budget;
-  const auto lowered = Lower(world, Bf16(), "cost", shaped::WantedOf(world, "cost"), &budget);
+  const auto lowered = Lower(world, kBf16, "cost", shaped::WantedOf(world, "cost"), &budget);
   EXPECT_TRUE(lowered.ok()) << lowered.status();
   if (!lowered.ok()) return {};
   const auto read = static_cast<double>(large::OperationsOf(world));
@@ -71,7 +68,7 @@ TEST(LargeProgram, IsAsLargeAsItIsAskedToBeAndHasLoopsThreeDeep) {
     EXPECT_TRUE(Verify(world).ok()) << Verify(world);
     EXPECT_LE(large::OperationsOf(world), size);
     EXPECT_GE(large::OperationsOf(world), size - 200);
-    const equality::Extent extent = equality::ExtentOf(*Lower(world, Bf16(), "", std::nullopt));
+    const equality::Extent extent = equality::ExtentOf(*Lower(world, kBf16, "", std::nullopt));
     EXPECT_EQ(extent.depth, 3);
     EXPECT_EQ(extent.elements, 729);
     EXPECT_GE(extent.loops, size / 70);
@@ -101,7 +98,7 @@ TEST(LargeProgram, WritesAFewOperationsForEachOneReadAndKeepsThreeKilobytes) {
 TEST(LargeProgram, WritesTheReversedStepOnceWhereEveryCotangentIsPresent) {
   for (const int64_t size : {kSizes[0], ProgramLimits().max_operations}) {
     const Program world = large::LargeProgram(size, large::Step::kAdvances);
-    const auto lowered = Lower(world, Bf16(), "cost", shaped::WantedOf(world, "cost"));
+    const auto lowered = Lower(world, kBf16, "cost", shaped::WantedOf(world, "cost"));
     ASSERT_TRUE(lowered.ok()) << lowered.status();
     EXPECT_FALSE(lowered->adjoint->last.has_value());
     const Shares shares = SharesOf(world);
@@ -142,14 +139,14 @@ TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
   for (const int64_t size : kSizes) {
     const Program world = large::LargeProgram(size);
     const AdjointSpec spec = shaped::WantedOf(world, "cost");
-    const NumericalProgram lowered = *Lower(world, Bf16(), "cost", spec);
+    const NumericalProgram lowered = *Lower(world, kBf16, "cost", spec);
     const Region& adjoint = lowered.adjoint->inner;
     Program leveled = world;
     leveled.level = TestLevel::kAll;
     PassBudget unlimited;
     NumericalProgram chosen =
         ChooseObjective(ExpandComposites(world, unlimited), "cost", unlimited);
-    chosen.policy = Bf16();
+    chosen.policy = kBf16;
     const std::vector<Pass> passes = {
         {"verify", 6, [&](PassBudget& b) { EXPECT_TRUE(Verify(world, {}, &b).ok()); }},
         {"sites", 2, [&](PassBudget& b) { SitesOf(world, &b); }},

@@ -27,18 +27,15 @@
 #include "sim/program/verify.h"
 #include "tests/sanitized.h"
 #include "tests/sim/program/shaped_programs.h"
+#include "tests/sim/work_maker.h"
 
 namespace simgrad::sim {
 namespace {
 
-precision::Policy Bf16() {
-  precision::PolicySpec spec;
-  spec.preset = "bf16_safe";
-  return std::get<precision::Policy>(precision::Resolve(spec));
-}
+const precision::Policy kBf16 = tests::PolicyOf({.preset = "bf16_safe"});
 
 absl::StatusOr<NumericalProgram> Gradient(const Program& world, PassBudget& budget) {
-  return Lower(world, Bf16(), "cost", shaped::WantedOf(world, "cost"), &budget);
+  return Lower(world, kBf16, "cost", shaped::WantedOf(world, "cost"), &budget);
 }
 
 struct Cost {
@@ -88,7 +85,7 @@ NumericalProgram Chosen(const Program& world) {
   PassBudget unlimited;
   NumericalProgram chosen =
       ChooseObjective(NameTests(NumberDraws(world, unlimited), {}, unlimited), "cost", unlimited);
-  chosen.policy = Bf16();
+  chosen.policy = kBf16;
   return chosen;
 }
 
@@ -216,7 +213,7 @@ TEST(LoweringCost, EveryPassPolls) {
     }
     EXPECT_TRUE(stopped) << pass;
   };
-  const NumericalProgram lowered = *Lower(world, Bf16(), "cost", spec);
+  const NumericalProgram lowered = *Lower(world, kBf16, "cost", spec);
   // Passes that have something to do in some programs alone look at each operation of any.
   polled("composites", [&](PassBudget& budget) { ExpandComposites(world, budget); });
   polled("draws", [&](PassBudget& budget) { NumberDraws(world, budget); });
@@ -248,7 +245,7 @@ TEST(LoweringCost, EveryPassPolls) {
   polled("activity", [&](PassBudget& budget) { ActiveValues(world, nullptr, spec, budget); });
   PassBudget unlimited;
   NumericalProgram chosen = ChooseObjective(world, "cost", unlimited);
-  chosen.policy = Bf16();
+  chosen.policy = kBf16;
   polled("choose", [&](PassBudget& budget) { ChooseObjective(world, "cost", budget); });
   polled("bring", [&](PassBudget& budget) { BringIntoObjective(chosen, budget); });
   polled("differentiate", [&](PassBudget& budget) { Differentiate(chosen, spec, budget); });

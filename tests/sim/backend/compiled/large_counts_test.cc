@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +14,7 @@
 #include "sim/plan/make_plan.h"
 #include "sim/plan/structure.h"
 #include "sim/program/held_bytes.h"
+#include "tests/environment.h"
 #include "tests/sanitized.h"
 #include "tests/sim/program/large_program.h"
 #include "tests/sim/work_maker.h"
@@ -91,7 +91,7 @@ TEST_P(LargePrograms, AreAdmittedWithinTheirCounts) {
 // However many pieces it has, a program that runs takes one plan and two kernels.
 TEST(LargeProgram, HasAnEntryInEachCacheForEachPart) {
   if (kSanitized) GTEST_SKIP() << "it takes minutes to compile under sanitizers";
-  Work work = GradientWork(std::getenv("SIMGRAD_LONG") != nullptr ? 20'000 : 5'000, 1, 1);
+  Work work = GradientWork(IsLong() ? 20'000 : 5'000, 1, 1);
   const auto executor = MakeCompiledExecutor(KernelOptions{.effort = Effort::kQuick});
   for (int time = 0; time < 2; ++time) {
     const auto run = executor->Create(work.batch, work.options);

@@ -37,15 +37,18 @@ void ExpectPlainProducts() {
   constexpr uint64_t kBias = NearZero<C>::kBias;
   constexpr uint64_t kMantissa = NearZero<C>::kMantissa;
   constexpr uint64_t kMost = 2 * kBias + 1;
+  constexpr uint64_t kLarge =
+      kBias + (kBias == 127 ? 41 : 460);  // from here on the processor multiplies
   struct Range {
     uint64_t low, high;
   };
   // Pairs of exponents: subnormal times about one, tiny times tiny, two halves of the way down,
-  // subnormal times anything, anything.
+  // the limits of what is done by units, subnormal times anything, anything.
   constexpr Range kPairs[][2] = {{{0, 1}, {kBias - kMantissa - 3, kBias + kMantissa + 3}},
                                  {{1, 60}, {kBias - 62, kBias + 2}},
                                  {{kBias / 2 - kMantissa, kBias / 2 + kMantissa},
                                   {kBias / 2 - kMantissa, kBias / 2 + kMantissa}},
+                                 {{kBias / 2 - 1, kBias / 2 + 1}, {kLarge - 1, kLarge + 1}},
                                  {{0, 0}, {0, kMost}},
                                  {{0, kMost}, {0, kMost}}};
   std::mt19937_64 draws(7);

@@ -2,7 +2,6 @@
 // (`any` belongs to adjoints, which the equality tests run), sizes around the widths of warps and
 // blocks, NaN, infinities, zeros of both signs, ties.
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <random>
@@ -13,6 +12,7 @@
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/program/builder.h"
+#include "tests/environment.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/work_maker.h"
@@ -74,7 +74,7 @@ sim::Work WorkOn(int64_t elements, precision::Order order) {
 }
 
 std::vector<int64_t> Sizes() {
-  if (std::getenv("SIMGRAD_LONG") != nullptr) return {1, 2, 31, 33, 1000, 4096};
+  if (IsLong()) return {1, 2, 31, 33, 1000, 4096};
   return {2, 33, 1000};
 }
 

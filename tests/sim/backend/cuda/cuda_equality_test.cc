@@ -3,7 +3,6 @@
 // alone, SIMGRAD_LONG=1 many more.
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/program/builder.h"
 #include "sim/program/paths.h"
+#include "tests/environment.h"
 #include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
@@ -37,12 +37,6 @@ constexpr int kReportedFailures = 3;
 constexpr int64_t kShortFunction = 12;
 // Operations of a large program.
 constexpr size_t kLargeSize = 600;
-
-uint64_t FromEnvironment(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
-}
-bool IsLong() { return FromEnvironment("SIMGRAD_LONG") != 0; }
 
 // Calls check(k) for k in [0, count) on two threads: while one compiles, the other runs. Stops
 // after a few failures; check returns the failure, or nothing.

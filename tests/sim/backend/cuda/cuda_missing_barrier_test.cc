@@ -15,6 +15,7 @@
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/program/builder.h"
+#include "tests/environment.h"
 #include "tests/sim/backend/cuda/host_shim/compiled_text.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
@@ -233,7 +234,7 @@ Counts ExpectCaught(const sim::Work& work, Mapping mapping, size_t most, const s
   std::erase_if(places, [&](const Place& place) {
     return place.function.compare(0, name.size(), name) != 0;
   });
-  if (std::getenv("SIMGRAD_LONG") != nullptr) most = places.size();
+  if (IsLong()) most = places.size();
   counts.planted = std::min(most, places.size());
   for (size_t k = 0; k < counts.planted; ++k) {
     const Place& place = places[k * places.size() / counts.planted];

@@ -1,7 +1,6 @@
 // The sizes that issue and page promise, through a whole run: instances around warps and blocks,
 // elements up to 4096, horizons up to 10^5. With SIMGRAD_LONG=1 also those that take minutes.
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
+#include "tests/environment.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
@@ -18,8 +18,6 @@ namespace simgrad::tests {
 namespace {
 
 using sim::cuda::Mapping;
-
-bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
 
 struct Size {
   int64_t instances, elements, steps;

@@ -2,7 +2,6 @@
 // for two architectures.
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -20,6 +19,7 @@
 #include "sim/backend/kernel_folder.h"
 #include "sim/program/builder.h"
 #include "sim/program/lower.h"
+#include "tests/environment.h"
 #include "tests/kept_objects.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/random_case.h"
@@ -34,8 +34,6 @@ using sim::cuda::GeneratedSource;
 using sim::cuda::GenerateOptions;
 using sim::cuda::Mapping;
 using sim::cuda::Optimisation;
-
-bool IsLong() { return std::getenv("SIMGRAD_LONG") != nullptr; }
 
 struct Text {
   std::string story;

@@ -3,12 +3,12 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "tests/environment.h"
 
 namespace simgrad::tests {
 namespace {
@@ -69,7 +69,7 @@ absl::StatusOr<std::string> CompileLibrary(
   const std::string command =
       absl::StrCat("cd ", folder.path().string(),
                    " && { " SIMGRAD_HOST_LAUNCHER " " SIMGRAD_HOST_COMPILER " -std=c++20 ",
-                   std::getenv("SIMGRAD_LONG") != nullptr ? "-O1" : "-O0",
+                   IsLong() ? "-O1" : "-O0",
                    " -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-gnu-unique"
                    " -fPIC -fvisibility=hidden -fno-exceptions -w -D__CUDA_HOST_SHIM__ -include ",
                    kShim,
