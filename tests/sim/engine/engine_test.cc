@@ -166,6 +166,23 @@ TEST(Engine, SmallerBudgetsRecomputeMoreAndGiveTheSameBitsUntilNothingFits) {
   EXPECT_GT(most_recomputed, 2 * kSteps);
 }
 
+#ifdef SIMGRAD_WITH_COMPILED
+// A range is no longer than a chunk, and one that does not begin at a checkpoint is run to.
+TEST(Engine, CheckpointsThatItChoosesLieNoFurtherApartThanChunksSoEachStepRunsTwice) {
+  constexpr int64_t kMany = 200;
+  for (const int64_t chunk : {1, 4, 16, 50}) {
+    Work work = Balls({0}, SpecOf("f32"));
+    work.batch.steps = kMany;
+    tests::Bind(work, InputKind::kControl, "u",
+                tests::Shared(std::vector<double>(kElements, 0.0), {kElements}));
+    work.chunk_steps = chunk;
+    EXPECT_EQ(Done(work, sim::MakeCpuExecutor()).recompute_steps, kMany) << chunk;
+    work.checkpoint_interval = 2 * chunk;
+    EXPECT_GT(Done(work, sim::MakeCpuExecutor()).recompute_steps, kMany) << chunk;
+  }
+}
+#endif
+
 // With a checkpoint at the start alone, each step would run again 2048 / 2 times.
 TEST(Engine, AnIntervalOfManyRangesIsReplayedAFewTimesEach) {
   constexpr int64_t kMany = 2048;
