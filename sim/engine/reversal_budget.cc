@@ -36,6 +36,7 @@ int64_t BestInterval(const Work& work, int64_t steps_at_once) {
 }
 
 int64_t LongestInterval(const Work& work, int64_t steps_at_once) {
+  if (steps_at_once <= kUsualInterval) return kUsualInterval;  // without a look at the program
   return std::max(kUsualInterval, BestInterval(work, steps_at_once));
 }
 
@@ -59,10 +60,11 @@ int64_t FirstInterval(const Work& work, const std::optional<MemoryNeed>& need, i
   if (!need || need->steps_at_once <= 0) return kUsualInterval;
   const double all = static_cast<double>(work.batch.steps) * static_cast<double>(saved);
   const double fewest = std::ceil(all / SmallBytes(work));
-  const int64_t longest = LongestInterval(work, need->steps_at_once);
+  const int64_t best = BestInterval(work, need->steps_at_once);
+  const int64_t longest = std::max(kUsualInterval, best);
   if (fewest > static_cast<double>(longest)) return longest;
   const int64_t shortest = std::max(ShortestInterval(work, saved), static_cast<int64_t>(fewest));
-  return std::clamp(BestInterval(work, need->steps_at_once), shortest, longest);
+  return std::clamp(best, shortest, longest);
 }
 
 // Checkpoints that are worth their memory. Those on the way to a range are included: with log2(n) of
