@@ -124,7 +124,7 @@ class CompiledRun : public Run {
     // The numbers that a segment gives to inputs that BlockSums wants: [step][element][lane] each.
     std::vector<LaneMemory> given;
     int64_t given_first = 0;  // the segment's first step
-    // Part::kNearZero, from when it was wanted and there to the next range.
+    // The code of Part::kNearZero; null until a group of this range wants it and it is compiled.
     std::shared_ptr<const Kernel> near_zero;
   };
   // The data that a group gathers in the adjoint; they do not travel with its states.

@@ -60,8 +60,8 @@ inline C ProductNearZero(C a, C b) {
   constexpr C kOnes = static_cast<C>(kSmallestNormal);
   // The bits that 1 / s adds to those of a normal number.
   constexpr Bits kUnits = (Z::kBias - 1 + Z::kMantissa) << Z::kMantissa;
-  constexpr Bits kSmall = ((Z::kBias + 1) / 2)
-                          << Z::kMantissa;  // its square is the smallest normal number
+  // The bits of the square root of the smallest normal number.
+  constexpr Bits kSmall = ((Z::kBias + 1) / 2) << Z::kMantissa;
   // From here on m times the other factor might overflow.
   constexpr Bits kLarge = 3 * (Z::kBias << Z::kMantissa) - kSmall - kUnits;
   const auto number = [](Bits bits) { return __builtin_bit_cast(C, bits); };
