@@ -1,6 +1,8 @@
 // The adjoint of a run: replays of ranges of steps, reversed.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include "precision/rounding.h"
@@ -37,8 +39,9 @@ Carrier CarrierOfRole(const NumericalProgram& program, Role role) {
 void CompiledRun::MakeReversed(int64_t group) {
   const Program& program = batch_.program->program;
   Reversed& to = reversed_[static_cast<size_t>(group)];
-  to.health = groups_[static_cast<size_t>(group)].health;
-  to.fields.assign(static_cast<size_t>(layout_.bytes() - TravellingBytes()), std::byte{0});
+  const std::span<const int64_t> health = groups_.health(group);
+  to.health.assign(health.begin(), health.end());
+  to.fields.assign(static_cast<size_t>(layout_.bytes() - groups_.field_bytes()), std::byte{0});
   to.gradients.resize(program.inputs.size());
   to.connected.resize(program.inputs.size());
   const int64_t bytes = BytesOf(CarrierOfRole(*batch_.program, Role::kGradient));
@@ -145,9 +148,9 @@ void CompiledRun::CallAdjoint(GroupFunction code, const plan::Function& function
   args.owner = &worker.tape;
   worker.fields.clear();
   for (size_t k = 0; k < plan_.fields.size(); ++k) {
-    worker.fields.push_back(k < travelling_
-                                ? states + layout_.offset(k)
-                                : reversed.fields.data() + layout_.offset(k) - TravellingBytes());
+    worker.fields.push_back(k < travelling_ ? states + layout_.offset(k)
+                                            : reversed.fields.data() + layout_.offset(k) -
+                                                  groups_.field_bytes());
   }
   worker.sent_lists.clear();
   for (const LaneMemory& values : worker.sent) {
@@ -194,7 +197,7 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights&
   if (absl::Status taken = TakeCode(Part::kAdjoint); !taken.ok()) return taken;
   Publish();  // while that of the forward run is what counts
   reversed_.clear();
-  reversed_.resize(groups_.size());
+  reversed_.resize(static_cast<size_t>(groups()));
   started_ = {};
   sums_.reset();
   if (!BlockSums::WantedOf(program).empty()) {
@@ -212,7 +215,7 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights&
   }
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     MakeReversed(group);
-    worker.replayed = groups_[static_cast<size_t>(group)].fields;
+    TakeFields(worker, group);
     worker.backward.resize(1);
     worker.frames.resize(1);
     StartGiven(worker, batch_.steps, 1);
@@ -226,6 +229,12 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights&
   }
   if (ended.ok()) is_published_ = false;
   return ended;
+}
+
+// What a reversal moves stands apart, so that the group keeps the state that it is in.
+void CompiledRun::TakeFields(Worker& worker, int64_t group) const {
+  const std::byte* const fields = groups_.fields(group);
+  worker.replayed.assign(fields, fields + groups_.field_bytes());
 }
 
 // The first step of each segment: its tapes fit a near cache, so that the reversed steps find them
@@ -250,8 +259,9 @@ std::vector<int64_t> CompiledRun::SegmentsOf(int64_t first, int64_t count) const
 // Runs the segments once to have the states at their starts, then each with a tape, backwards.
 void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
                                const std::vector<int64_t>& starts) {
-  worker.replayed = groups_[static_cast<size_t>(group)].fields;
-  worker.starts.clear();
+  TakeFields(worker, group);
+  const size_t bytes = worker.replayed.size();
+  worker.starts.resize((starts.size() - 1) * bytes);
   const auto end_of = [&](size_t k) {
     return k + 1 < starts.size() ? starts[k + 1] : first + count;
   };
@@ -260,11 +270,13 @@ void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int
                 end_of(k) - starts[k], starts[k] - first);
   };
   for (size_t k = 0; k + 1 < starts.size(); ++k) {
-    worker.starts.push_back(worker.replayed);
+    std::memcpy(worker.starts.data() + k * bytes, worker.replayed.data(), bytes);
     replay(k);
   }
   for (size_t k = starts.size(); k-- > 0;) {
-    if (k + 1 < starts.size()) worker.replayed = worker.starts[k];
+    if (k + 1 < starts.size()) {
+      std::memcpy(worker.replayed.data(), worker.starts.data() + k * bytes, bytes);
+    }
     replay(k);
     StartGiven(worker, starts[k], end_of(k) - starts[k]);
     ReverseSegment(worker, group, starts[k], end_of(k) - starts[k], starts[k] - first);
@@ -307,7 +319,8 @@ bool CompiledRun::HoldsTinyCotangents(int64_t group) const {
     const bool is_f32 = field.carrier == Carrier::kF32;
     if (!is_f32 && field.carrier != Carrier::kF64) continue;
     const double tiny = is_f32 ? 0x1p-100 : 0x1p-970;
-    const std::byte* const from = reversed.fields.data() + layout_.offset(k) - TravellingBytes();
+    const std::byte* const from =
+        reversed.fields.data() + layout_.offset(k) - groups_.field_bytes();
     for (int64_t i = 0; i < field.count * lanes(); ++i) {
       const double x = std::abs(ReadReal(from, field.carrier, i));
       if (x > 0.0 && x < tiny) return true;
@@ -354,7 +367,7 @@ absl::StatusOr<AdjointChunk> CompiledRun::Adjoint(int64_t first, int64_t count) 
 absl::Status CompiledRun::FinishAdjoint() {
   if (sums_) sums_->Open(1);
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
-    worker.replayed = groups_[static_cast<size_t>(group)].fields;
+    TakeFields(worker, group);
     worker.backward.resize(std::max<size_t>(worker.backward.size(), 1));
     worker.frames.resize(std::max<size_t>(worker.frames.size(), 1));
     SetSentStates(group, worker.replayed.data(), worker.meter);
@@ -416,14 +429,14 @@ std::shared_ptr<const ForwardCounts> CompiledRun::Counts() const {
   auto counts = std::make_shared<CompiledCounts>();
   counts->program = batch_.program;
   counts->shape = code_.shape;
-  counts->travelling_bytes = TravellingBytes();
+  counts->travelling_bytes = groups_.field_bytes();
   counts->tape_bytes = tape_bytes_;
   return counts;
 }
 
 absl::StatusOr<bool> CompiledRun::TakeCounts(const CompiledCounts& counts) {
   const bool same_layout =
-      counts.shape.lanes() == lanes() && counts.travelling_bytes == TravellingBytes();
+      counts.shape.lanes() == lanes() && counts.travelling_bytes == groups_.field_bytes();
   if (!same_layout) return false;
   tape_bytes_ = counts.tape_bytes;
   if (counts.program->fingerprint != batch_.program->fingerprint) {
@@ -440,7 +453,7 @@ absl::StatusOr<bool> CompiledRun::TakeCounts(const CompiledCounts& counts) {
 
 int64_t CompiledRun::AdjointBytes(int64_t first, int64_t count) const {
   const std::vector<int64_t> starts = SegmentsOf(first, count);
-  const int64_t states = static_cast<int64_t>(starts.size()) * TravellingBytes();
+  const int64_t states = static_cast<int64_t>(starts.size()) * groups_.field_bytes();
   int64_t longest = 1;
   for (size_t k = 0; k + 1 < starts.size(); ++k) {
     longest = std::max(longest, starts[k + 1] - starts[k]);

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "precision/rounding.h"
 #include "precision/selection.h"
 #include "sim/backend/check_batch.h"
-#include "sim/backend/compiled/event_layout.h"
 #include "sim/backend/compiled/exact_margins.h"
 #include "sim/backend/compiled/state_sample.h"
 #include "sim/backend/empty_chunk.h"
@@ -44,7 +44,7 @@ CompiledRun::CompiledRun(Batch batch, RunOptions options, RunCode code)
       looks_(records_ || batch_.program->policy.nonfinite == precision::NonFinite::kStop),
       pool_(ThreadsOf(options_, groups())),
       workers_(static_cast<size_t>(pool_.threads())),
-      groups_(static_cast<size_t>(groups())),
+      groups_(plan_, lanes(), groups()),
       tape_bytes_(static_cast<size_t>(batch_.steps), 0),
       gradients_(batch_.program->program.inputs.size()),
       connected_(batch_.program->program.inputs.size()) {
@@ -109,7 +109,7 @@ bool CompiledRun::IsBadInput(size_t input, int64_t row, int64_t t, WorkMeter& me
 // Checks the inputs that step 0 reads; a run of no steps reads no input of a step.
 void CompiledRun::CheckSentInputs(int64_t group, WorkMeter& meter) {
   const Program& program = batch_.program->program;
-  GroupState& state = groups_[static_cast<size_t>(group)];
+  const std::span<int64_t> health = groups_.health(group);
   for (size_t i = 0; i < program.inputs.size(); ++i) {
     const Input& input = program.inputs[i];
     const bool own = input.kind == InputKind::kConfig || input.kind == InputKind::kStep;
@@ -121,7 +121,7 @@ void CompiledRun::CheckSentInputs(int64_t group, WorkMeter& meter) {
       const int64_t row = group * lanes() + lane;
       if (row >= batch_.instances) break;
       if (is_shared ? is_bad : IsBadInput(i, row, 0, meter)) {
-        state.health[static_cast<size_t>(lane)] = 0;
+        health[static_cast<size_t>(lane)] = 0;
       }
     }
   }
@@ -143,10 +143,6 @@ const uint32_t* CompiledRun::BadInputs(Worker& worker, int64_t group, int64_t fi
     }
   }
   return worker.bad_inputs.data();
-}
-
-int64_t CompiledRun::TravellingBytes() const {
-  return travelling_ < plan_.fields.size() ? layout_.offset(travelling_) : layout_.bytes();
 }
 
 int64_t CompiledRun::groups() const { return (batch_.instances + lanes() - 1) / lanes(); }
@@ -191,7 +187,6 @@ MarginColumn* CompiledRun::EventMarginsOf(Worker& worker, int64_t t) const {
 GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count,
                               int64_t column) {
   worker.inputs.Load(group * lanes(), first, std::max<int64_t>(count, 1), worker.meter);
-  GroupState& state = groups_[static_cast<size_t>(group)];
   const size_t lane = static_cast<size_t>(group * lanes());
   const size_t terminations_from = static_cast<size_t>(column) * plan_.terminations.size();
   const size_t events_from = static_cast<size_t>(column) * plan_.events.size();
@@ -202,17 +197,17 @@ GroupArgs CompiledRun::ArgsOf(Worker& worker, int64_t group, int64_t first, int6
           .lanes_used = used_.data() + lane,
           .first_step = first,
           .count = count,
-          .health = state.health.data(),
+          .health = groups_.health(group).data(),
           .near_band_ulps = options_.near_band_ulps,
           .ranks = ranks_.data() + lane,
-          .signatures = state.signatures.data(),
+          .signatures = groups_.signatures(group).data(),
           .terminations = worker.terminations.data() + terminations_from,
           .events = worker.events.data() + events_from,
           .ranges = &worker.ranges,
           .additions = count == 1 && IsSampled(first) ? worker.additions.data() : nullptr,
           .event_margins = count == 1 ? EventMarginsOf(worker, first) : nullptr,
-          .last_events = state.last_events.data(),
-          .first_events = state.first_events.data(),
+          .last_events = groups_.last_events(group),
+          .first_events = groups_.first_events(group),
           .note_margins = NoteMargins,
           .note_tested = NoteTested,
           .termination_watches = worker.termination_watches.data() + terminations_from,
@@ -298,7 +293,7 @@ void CompiledRun::Call(GroupFunction code, const plan::Function& function, Worke
   args.column = column;
   worker.fields.clear();
   for (size_t k = 0; k < travelling_; ++k) {
-    worker.fields.push_back(groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(k));
+    worker.fields.push_back(groups_.fields(group) + layout_.offset(k));
   }
   args.fields = worker.fields.data();
   args.bad_inputs = BadInputs(worker, group, first, count);
@@ -337,17 +332,14 @@ void CompiledRun::SetSentStates(int64_t group, std::byte* fields, WorkMeter& met
 
 absl::Status CompiledRun::Start() {
   if (absl::Status taken = TakeCode(Part::kForward); !taken.ok()) return taken;
-  const int64_t event_bytes = EventLayout(plan_.events, lanes()).bytes();
-  const absl::Status ended = ForGroups([&](Worker& worker, int64_t group) {
-    GroupState& state = groups_[static_cast<size_t>(group)];
-    state.fields.assign(static_cast<size_t>(TravellingBytes()), std::byte{0});
-    const size_t width = static_cast<size_t>(lanes());
-    state.health.assign(width, -1);
-    state.signatures.assign(width, 0);
-    state.last_events.assign(static_cast<size_t>(event_bytes), std::byte{0});
-    state.first_events.assign(width * plan_.events.size(), -1);
+  absl::Status ended = UntilStopped([this] {
+    WorkMeter meter(options_.stop);
+    groups_.Clear(meter);
+  });
+  if (!ended.ok()) return ended;
+  ended = ForGroups([&](Worker& worker, int64_t group) {
     if (looks_) CheckSentInputs(group, worker.meter);
-    SetSentStates(group, state.fields.data(), worker.meter);
+    SetSentStates(group, groups_.fields(group), worker.meter);
     if (batch_.program->program.HasInitial())
       Call(kernel_->start, plan_.start, worker, group, 0, 1, 0);
   });
@@ -358,8 +350,7 @@ absl::Status CompiledRun::Start() {
 void CompiledRun::CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor,
                           int64_t columns, int64_t column, WorkMeter& meter) const {
   const plan::Field& f = plan_.fields[field];
-  const std::byte* const from =
-      groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(field);
+  const std::byte* const from = groups_.fields(group) + layout_.offset(field);
   const int64_t live = std::min<int64_t>(lanes(), batch_.instances - group * lanes());
   for (int64_t lane = 0; lane < live; ++lane) {
     const int64_t row = (group * lanes() + lane) * columns + column;
@@ -459,8 +450,7 @@ void CompiledRun::Sample(Worker& worker, int64_t group, int64_t t) const {
     const double smallest_normal =
         precision::DoublePowerOfTwo(precision::Traits(*value.format).min_exponent);
     const plan::Field& field = plan_.fields[k];
-    const std::byte* const from =
-        groups_[static_cast<size_t>(group)].fields.data() + layout_.offset(k);
+    const std::byte* const from = groups_.fields(group) + layout_.offset(k);
     // Lanes without an instance are between the others.
     const int64_t rows = live == lanes() ? 1 : field.count;
     const int64_t each = live == lanes() ? field.count * lanes() : live;
@@ -528,12 +518,11 @@ void CompiledRun::Publish() const {
   signatures_.clear();
   health_.clear();
   for (int64_t i = 0; i < batch_.instances; ++i) {
-    const GroupState& state = groups_[static_cast<size_t>(i / lanes())];
+    const int64_t group = i / lanes();
     const size_t lane = static_cast<size_t>(i % lanes());
-    signatures_.push_back(state.signatures[lane]);
-    const int64_t code = reversed_.empty()
-                             ? state.health[lane]
-                             : reversed_[static_cast<size_t>(i / lanes())].health[lane];
+    signatures_.push_back(groups_.signatures(group)[lane]);
+    const int64_t code = reversed_.empty() ? groups_.health(group)[lane]
+                                           : reversed_[static_cast<size_t>(group)].health[lane];
     InstanceHealth health;
     if (code >= 0) {
       health.ok = false;
@@ -547,36 +536,21 @@ void CompiledRun::Publish() const {
   }
 }
 
-// The work of copying one group, in element-operations.
-int64_t CompiledRun::CopyWork() const {
-  return SavedBytes() / std::max<int64_t>(groups(), 1) / kBytesPerOperation;
-}
-
 std::shared_ptr<const void> CompiledRun::SaveState() const {
-  auto saved = std::make_shared<std::vector<GroupState>>();
-  saved->reserve(groups_.size());
-  const int64_t work = CopyWork();
+  auto saved = std::make_shared<LaneMemory>();
   const absl::Status ended = UntilStopped([&] {
     WorkMeter meter(options_.stop);
-    for (const GroupState& group : groups_) {
-      meter.Add(work);
-      saved->push_back(group);
-    }
+    *saved = groups_.Save(meter);
   });
   return ended.ok() ? saved : nullptr;
 }
 
 void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
-  const auto& from = *static_cast<const std::vector<GroupState>*>(saved.get());
   is_published_ = false;
-  const int64_t work = CopyWork();
   // A run that was stopped gives unspecified values, or CANCELLED.
   UntilStopped([&] {
     WorkMeter meter(options_.stop);
-    for (size_t group = 0; group < groups_.size(); ++group) {
-      meter.Add(work);
-      groups_[group] = from[group];
-    }
+    groups_.Restore(*static_cast<const LaneMemory*>(saved.get()), meter);
   }).IgnoreError();
 }
 
@@ -590,7 +564,7 @@ absl::Status CompiledRun::Finish() {
   const absl::Status ended = ForGroups([this](Worker& worker, int64_t group) {
     if (batch_.program->policy.nonfinite == precision::NonFinite::kStop) {
       // In a run of no steps, marks the instances that `initial` or an input stopped.
-      for (int64_t& health : groups_[static_cast<size_t>(group)].health) health |= health >= 0;
+      for (int64_t& health : groups_.health(group)) health |= health >= 0;
     }
     if (TerminalOf(*batch_.program) == nullptr) return;
     Call(kernel_->finish, plan_.finish, worker, group, batch_.steps, 1, 0);
@@ -629,8 +603,7 @@ std::vector<double> CompiledRun::Values() const {
   if (batch_.program->objective.empty()) return values;
   const size_t field = travelling_ - 1;
   for (int64_t i = 0; i < batch_.instances; ++i) {
-    const std::byte* const from =
-        groups_[static_cast<size_t>(i / lanes())].fields.data() + layout_.offset(field);
+    const std::byte* const from = groups_.fields(i / lanes()) + layout_.offset(field);
     values.push_back(
         precision::Canonical(ReadReal(from, plan_.fields[field].carrier, i % lanes())));
   }
@@ -641,9 +614,8 @@ std::vector<std::vector<int64_t>> CompiledRun::FirstEventSteps() const {
   std::vector<std::vector<int64_t>> steps(CountOf(batch_.program->sites, SiteKind::kEvent));
   for (size_t site = 0; site < steps.size(); ++site) {
     for (int64_t i = 0; i < batch_.instances; ++i) {
-      const GroupState& state = groups_[static_cast<size_t>(i / lanes())];
-      const size_t lane = site * static_cast<size_t>(lanes()) + static_cast<size_t>(i % lanes());
-      steps[site].push_back(state.first_events[lane]);
+      const int64_t lane = static_cast<int64_t>(site) * lanes() + i % lanes();
+      steps[site].push_back(groups_.first_events(i / lanes())[lane]);
     }
   }
   return steps;

@@ -116,8 +116,8 @@ class CompiledRun : public Run {
     // For the adjoint.
     std::vector<int64_t> tape_bytes;  // by step of the chunk
     LaneMemory tape;
-    LaneMemory replayed;             // fields
-    std::vector<LaneMemory> starts;  // fields at the starts of segments
+    LaneMemory replayed;  // fields
+    LaneMemory starts;    // [segment but the last] fields where it begins
     std::vector<int64_t> frames;
     std::vector<BackwardColumn> backward;
     std::vector<LaneMemory> sent;  // per Plan::sent
@@ -129,7 +129,7 @@ class CompiledRun : public Run {
   };
   // The data that a group gathers in the adjoint; they do not travel with its states.
   struct Reversed {
-    LaneMemory fields;  // cotangents, behind those of a GroupState
+    LaneMemory fields;  // cotangents, behind those of GroupStates
     std::vector<int64_t> health;
     std::vector<LaneMemory> gradients;  // per program input
     std::vector<std::vector<uint32_t>> connected;
@@ -137,7 +137,6 @@ class CompiledRun : public Run {
   };
 
   int64_t groups() const;
-  int64_t TravellingBytes() const;  // of the fields of a GroupState
   int lanes() const { return code_.shape.lanes(); }
   absl::Status ForGroups(const std::function<void(Worker&, int64_t group)>& work);
   std::unique_ptr<Worker> NewWorker() const;
@@ -153,7 +152,7 @@ class CompiledRun : public Run {
               PolledArgs& args) const;
   Kept* KeptOf(const plan::Function& function, Worker& worker) const;
   GroupArgs ArgsOf(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
-  // A function of the adjoint; `states`: the fields of a GroupState that it works on.
+  // A function of the adjoint; `states`: the fields that it works on, as of GroupStates.
   void CallAdjoint(GroupFunction code, const plan::Function& function, Worker& worker,
                    int64_t group, std::byte* states, int64_t first, int64_t count, int64_t column);
   void LoadSent(Worker& worker, int64_t group, int64_t first, int64_t count) const;
@@ -162,6 +161,7 @@ class CompiledRun : public Run {
   std::vector<int64_t> SegmentsOf(int64_t first, int64_t count) const;
   // Reverses the steps of a segment whose tapes lie in the worker.
   void ReverseSegment(Worker& worker, int64_t group, int64_t first, int64_t count, int64_t column);
+  void TakeFields(Worker& worker, int64_t group) const;
   bool HoldsTinyCotangents(int64_t group) const;
   int64_t LargestSegment(int64_t first, int64_t count, const std::vector<int64_t>& starts) const;
   void ReverseRange(Worker& worker, int64_t group, int64_t first, int64_t count,
@@ -194,7 +194,6 @@ class CompiledRun : public Run {
   void CopyOut(const Value& value, size_t field, int64_t group, Tensor& tensor, int64_t columns,
                int64_t column, WorkMeter& meter) const;
   Tensor Collect(const Value& value, size_t field) const;
-  int64_t CopyWork() const;
   void Record(ForwardChunk& chunk, int64_t group, int64_t columns, int64_t column,
               WorkMeter& meter) const;
 
@@ -203,7 +202,7 @@ class CompiledRun : public Run {
   const RunCode code_;
   const plan::Plan& plan_;
   std::shared_ptr<const Kernel> kernel_;  // of the forward run
-  const size_t travelling_;               // fields that travel with a group's states
+  const size_t travelling_;               // TravellingFields
   const FieldLayout layout_;
   const std::vector<int32_t> states_;
   const std::vector<InputForm> forms_;  // by input
@@ -217,7 +216,7 @@ class CompiledRun : public Run {
   int64_t steps_at_once_ = 1;            // between two looks at the clock
   WorkerPool pool_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<GroupState> groups_;
+  GroupStates groups_;
   mutable bool is_published_ = true;  // there is nothing to take
   mutable std::vector<uint64_t> signatures_;
   mutable std::vector<InstanceHealth> health_;

@@ -1,14 +1,18 @@
-// The state that travels with a group of instances from step to step: the fields of the plan.
+// The state that travels with a group of instances from step to step: fields of the plan, and what
+// was found of each lane.
 //
-// Layout: field after field, each [element][lane]; a bool is -1 or 0 in 32 bits. Threads: data.
+// Layout: field after field, each [element][lane]; a bool is -1 or 0 in 32 bits. Threads: data;
+//   groups are written side by side.
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "sim/backend/compiled/lane_memory.h"
 #include "sim/backend/executor.h"
 #include "sim/plan/plan.h"
+#include "sim/work_meter.h"
 
 namespace simgrad::sim::compiled {
 
@@ -26,13 +30,65 @@ class FieldLayout {
   int lanes_;
 };
 
-struct GroupState {
-  LaneMemory fields;
+// Fields of a plan that travel; those behind them are cotangents.
+size_t TravellingFields(const plan::Plan& plan);
+
+// Where the parts of a group's state begin, in bytes. The fields come first.
+struct GroupLayout {
+  GroupLayout(const plan::Plan& plan, int lanes);
+  int64_t health = 0;  // the end of the fields, too
+  int64_t signatures = 0;
+  int64_t first_events = 0;
+  int64_t last_events = 0;
+  int64_t bytes = 0;  // of whole cache lines
+};
+
+// The states of all groups, in one piece of memory. It is empty until it is cleared or restored.
+class GroupStates {
+ public:
+  GroupStates(const plan::Plan& plan, int lanes, int64_t groups);
+
+  std::byte* fields(int64_t group) { return At(group); }
+  const std::byte* fields(int64_t group) const { return At(group); }
+  int64_t field_bytes() const { return layout_.health; }
   // As GroupArgs.
-  std::vector<int64_t> health;
-  std::vector<uint64_t> signatures;
-  LaneMemory last_events;
-  std::vector<int64_t> first_events;
+  std::span<int64_t> health(int64_t group) { return PartOf<int64_t>(At(group), layout_.health); }
+  std::span<const int64_t> health(int64_t group) const {
+    return PartOf<const int64_t>(At(group), layout_.health);
+  }
+  std::span<uint64_t> signatures(int64_t group) {
+    return PartOf<uint64_t>(At(group), layout_.signatures);
+  }
+  std::span<const uint64_t> signatures(int64_t group) const {
+    return PartOf<const uint64_t>(At(group), layout_.signatures);
+  }
+  int64_t* first_events(int64_t group) {
+    return reinterpret_cast<int64_t*>(At(group) + layout_.first_events);
+  }
+  const int64_t* first_events(int64_t group) const {
+    return reinterpret_cast<const int64_t*>(At(group) + layout_.first_events);
+  }
+  std::byte* last_events(int64_t group) { return At(group) + layout_.last_events; }
+
+  // Nothing was found, and fields are zero. These throw StopRequested.
+  void Clear(WorkMeter& meter);
+  LaneMemory Save(WorkMeter& meter) const;
+  void Restore(const LaneMemory& saved, WorkMeter& meter);
+
+ private:
+  int64_t bytes() const { return groups_ * layout_.bytes; }
+  template <class T, class Byte>
+  std::span<T> PartOf(Byte* group, int64_t offset) const {
+    return {reinterpret_cast<T*>(group + offset), static_cast<size_t>(lanes_)};
+  }
+  std::byte* At(int64_t group) { return memory_.data() + group * layout_.bytes; }
+  const std::byte* At(int64_t group) const { return memory_.data() + group * layout_.bytes; }
+
+  const GroupLayout layout_;
+  const int lanes_;
+  const int64_t groups_;
+  const int64_t events_;
+  LaneMemory memory_;
 };
 
 // One number of a field, read and written as the plan carries it.

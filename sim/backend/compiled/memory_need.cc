@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "sim/backend/columns.h"
-#include "sim/backend/compiled/event_layout.h"
 #include "sim/backend/compiled/group_inputs.h"
 #include "sim/backend/compiled/group_state.h"
 #include "sim/plan/structure.h"
@@ -87,11 +86,9 @@ Sizes SizesOf(const Batch& batch, const RunOptions& options, const plan::Plan& p
   sizes.threads =
       static_cast<double>(std::clamp<int64_t>(options.threads, 1, std::max<int64_t>(groups, 1)));
   sizes.instances = static_cast<double>(batch.instances);
-  const FieldLayout layout(plan.fields, shape.lanes());
-  const size_t travelling = TravellingFields(plan);
-  sizes.travelling = static_cast<double>(travelling < plan.fields.size() ? layout.offset(travelling)
-                                                                         : layout.bytes());
-  sizes.others = static_cast<double>(layout.bytes()) - sizes.travelling;
+  sizes.travelling = static_cast<double>(GroupLayout(plan, shape.lanes()).health);
+  sizes.others =
+      static_cast<double>(FieldLayout(plan.fields, shape.lanes()).bytes()) - sizes.travelling;
   const Program& program = batch.program->program;
   const std::vector<int32_t> states = program.InputsOf(InputKind::kState);
   for (const plan::Sent& s : plan.sent) {
@@ -208,12 +205,6 @@ GivenNumbers GivenTo(const plan::Plan& plan, const BlockSums::Wanted& wanted) {
   return {wanted.elements, nullptr};
 }
 
-size_t TravellingFields(const plan::Plan& plan) {
-  size_t count = 0;
-  while (count < plan.fields.size() && plan.fields[count].kind <= plan::FieldKind::kCost) ++count;
-  return count;
-}
-
 // Measured (live bytes of the allocator, compile_bench): 2 to 5 MiB for the smallest programs; 1.1 KiB for
 // each statement, and 2 to 5 for those of the largest function.
 int64_t CompileBytes(const plan::Plan& plan, Part part) {
@@ -242,15 +233,9 @@ int64_t WorkspaceBytes(const plan::Plan& plan, const LaneShape& shape) {
 }
 
 int64_t SavedBytesOf(const plan::Plan& plan, const LaneShape& shape, int64_t groups) {
-  const FieldLayout layout(plan.fields, shape.lanes());
-  const size_t travelling = TravellingFields(plan);
-  const int64_t fields =
-      travelling < plan.fields.size() ? layout.offset(travelling) : layout.bytes();
-  const int64_t first_events = 8 * static_cast<int64_t>(plan.events.size());
-  constexpr int64_t kVectors = 5;
-  return groups * (fields + EventLayout(plan.events, shape.lanes()).bytes() +
-                   shape.lanes() * (16 + first_events) + static_cast<int64_t>(sizeof(GroupState)) +
-                   kVectors * static_cast<int64_t>(kPerVector));
+  constexpr int64_t kShared = 64;  // what a shared pointer counts with
+  return groups * GroupLayout(plan, shape.lanes()).bytes + kShared +
+         static_cast<int64_t>(sizeof(LaneMemory) + kPerVector);
 }
 
 WeightsNeed WeightsNeedOf(const Batch& batch, const RunOptions& options, const LaneShape& shape,

@@ -16,8 +16,6 @@ namespace simgrad::sim::compiled {
 // Tapes of one segment of steps lie side by side; a step with more is a segment of its own.
 inline constexpr int64_t kSegmentBytes = int64_t{1} << 18;
 
-// Fields of a plan that travel with the states of a group.
-size_t TravellingFields(const plan::Plan& plan);
 int64_t WorkspaceBytes(const plan::Plan& plan, const LaneShape& shape);
 // An upper bound of what LLVM takes while it compiles a part.
 int64_t CompileBytes(const plan::Plan& plan, Part part);
