@@ -231,7 +231,7 @@ absl::Status CompiledRun::StartAdjoint(double seed_scale, const InstanceWeights&
   return ended;
 }
 
-// What a reversal moves stands apart, so that the group keeps the state that it is in.
+// A reversal moves a copy of the fields: the group keeps the state that it is in.
 void CompiledRun::TakeFields(Worker& worker, int64_t group) const {
   const std::byte* const fields = groups_.fields(group);
   worker.replayed.assign(fields, fields + groups_.field_bytes());

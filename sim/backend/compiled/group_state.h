@@ -33,7 +33,7 @@ class FieldLayout {
 // Fields of a plan that travel; those behind them are cotangents.
 size_t TravellingFields(const plan::Plan& plan);
 
-// Where the parts of a group's state begin, in bytes. The fields come first.
+// Offsets of the parts of a group's state, in bytes. The fields come first.
 struct GroupLayout {
   GroupLayout(const plan::Plan& plan, int lanes);
   int64_t health = 0;  // the end of the fields, too
