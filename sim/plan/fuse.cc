@@ -262,11 +262,12 @@ class FunctionFuser {
     for (const auto& [memory, f] : summary.footprints) to.footprints[memory].Join(f);
   }
 
-  // The flags of a nest, then its extents.
-  static constexpr size_t kFlags = 2;
+  // The flags of a nest and the number of its elements, then its extents.
+  static constexpr size_t kAlike = 3;
   static std::vector<int64_t> KindOf(const Statement& s, const Summary& summary) {
-    std::vector<int64_t> kind = {summary.has_loop_inside ? 1 : 0, s.invariant ? 1 : 0};
+    std::vector<int64_t> kind = {summary.has_loop_inside ? 1 : 0, s.invariant ? 1 : 0, 1};
     for (const Statement* nest = &s;; nest = &nest->body[0]) {
+      kind[kAlike - 1] *= nest->number;
       kind.push_back(nest->number);
       if (nest->body.size() != 1 || !IsNest(nest->body[0])) return kind;
     }
@@ -330,14 +331,14 @@ class FunctionFuser {
   // spares the way through memory.
   bool JoinsSplit(const Statement& s, const std::vector<int64_t>& kind, const Summary& whole,
                   int64_t defined) {
-    if (kind.size() != kFlags + 1) return false;
-    for (const auto& [other, unit] : last_) {
-      const auto extents = std::span(other).subspan(kFlags);
-      const bool alike = std::equal(kind.begin(), kind.begin() + kFlags, other.begin());
-      if (!alike || extents.size() < 2 || unit == kNoUnit) continue;
-      int64_t elements = 1;
-      for (int64_t extent : extents) elements *= extent;
-      if (elements != s.number || defined > NestMoment(unit) || !ReadsFrom(whole, unit)) continue;
+    if (kind.size() != kAlike + 1) return false;
+    const auto alike = std::span(kind).first(kAlike);
+    for (auto at = last_.lower_bound({alike.begin(), alike.end()}); at != last_.end(); ++at) {
+      const auto& [other, unit] = *at;
+      if (!std::ranges::equal(alike, std::span(other).first(kAlike))) break;
+      const auto extents = std::span(other).subspan(kAlike);
+      if (extents.size() < 2 || unit == kNoUnit) continue;
+      if (defined > NestMoment(unit) || !ReadsFrom(whole, unit)) continue;
       std::optional<Statement> split = Split(s, extents);
       if (!split) return false;
       Summary summary = SummaryOf(*split);

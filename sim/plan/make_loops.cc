@@ -24,9 +24,7 @@ int64_t StopReasonNumber(StopReason reason) { return static_cast<int64_t>(reason
 }  // namespace
 
 int32_t RegionMaker::SiteNumber(const std::string& name) const {
-  const auto site = std::find_if(numerical_.sites.begin(), numerical_.sites.end(),
-                                 [&](const Site& s) { return s.name == name; });
-  return site->number;
+  return site_numbers_.find(name)->second;
 }
 
 // The name of the function that compares the operands of an event.

@@ -9,16 +9,9 @@ namespace simgrad::sim::plan {
 
 using enum OpCode;
 
-const Op* RegionMaker::ProducerOf(ValueId id) {
-  if (made_by_region_ != regions_.back()) {
-    made_by_region_ = regions_.back();
-    made_by_.clear();
-    for (const Op& op : made_by_region_->ops) {
-      for (ValueId result : op.results) made_by_[result] = &op;
-    }
-  }
-  const auto found = made_by_.find(id);
-  return found == made_by_.end() ? nullptr : found->second;
+const Op* RegionMaker::ProducerOf(ValueId id) const {
+  const Producer& producer = producers_[Index_(id)];
+  return producer.region == regions_.back() ? producer.op : nullptr;
 }
 
 View RegionMaker::Rearranged(View view, const std::vector<Lowering::Along>& axes,

@@ -43,7 +43,9 @@ RegionMaker::RegionMaker(const NumericalProgram& numerical, const Detection& loo
       views_(program_.values.size()),
       inputs_(program_.inputs.size(), kNoBuffer),
       adjoint_draws_(AdjointDraws(numerical)),
-      block_(&function.statements) {
+      block_(&function.statements),
+      producers_(program_.values.size()) {
+  for (const Site& site : numerical.sites) site_numbers_.emplace(site.name, site.number);
   if (!records.decides) return;
   behind_ = BehindPredicates(program_);
   if (behind_.empty()) return;
@@ -442,6 +444,9 @@ void RegionMaker::Run(const Region& region) {
   auto around = std::exchange(kept_, {});
   for (const Op& op : region.ops) {
     meter_.Add(kPlanningWork);
+    for (ValueId id : op.results) {
+      if (id != ValueId::kNone) producers_[Index_(id)] = {&region, &op};
+    }
     Operation(op);
     SetRadius(op);
     for (ValueId id : op.results) {

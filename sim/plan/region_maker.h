@@ -208,7 +208,8 @@ class RegionMaker {
   Carrier CarrierOfRegister(Register r) const;
   Register Wide(Register real);
   Register WideMagnitude(const char* of, Register a, Register b);
-  const Op* ProducerOf(ValueId id);  // of the region being written; null: it is not made there
+  // Of the region being written; null: the value is not made there, or not yet.
+  const Op* ProducerOf(ValueId id) const;
   Summands SummandsOf(ValueId compared, std::vector<View>& views);
   Register Extra(const Summands& lhs, const Summands& rhs, const Read& read);
   Register Larger(Register a, Register b);
@@ -332,9 +333,13 @@ class RegionMaker {
   std::vector<const Region*> regions_;          // being written, outermost first
   std::vector<bool> behind_;                    // by value: whether a predicate hangs on it
   DecidingTests tests_;
-  const Additions* additions_ = nullptr;    // null: none is counted
-  const Region* made_by_region_ = nullptr;  // what made_by_ belongs to
-  std::map<ValueId, const Op*> made_by_;
+  const Additions* additions_ = nullptr;  // null: none is counted
+  struct Producer {
+    const Region* region = nullptr;
+    const Op* op = nullptr;
+  };
+  std::vector<Producer> producers_;  // by value
+  std::map<std::string_view, int32_t> site_numbers_;
   std::vector<Radius> radii_;         // by value
   Register iteration_ = kNoRegister;  // of the loops around, flattened; none: 0
   Register element_ = kNoRegister;

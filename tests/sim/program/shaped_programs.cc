@@ -26,14 +26,14 @@ Var Sines(Builder& b, Var x, int count) {
   return x;
 }
 
-Var NestedTest(Builder& b, Var x, int depth, int inner) {
+Var NestedTest(Builder& b, Var x, int depth, int inner, const std::string& name = "loop") {
   WhileOptions options;
-  options.site = "loop" + std::to_string(depth);
+  options.site = name + std::to_string(depth);
   options.max_iter = 2;
   options.cap_order = CapOrder::kCapFirst;
   const auto test = [&](const Vars& carried, const Vars&) {
     Var y = Sines(b, carried[0], inner);
-    if (depth > 1) y = NestedTest(b, y, depth - 1, inner);
+    if (depth > 1) y = NestedTest(b, y, depth - 1, inner, name);
     return LoopTest{y, b.Literal(0.5), std::nullopt, {y}};
   };
   const auto body = [&](const Vars& carried, const Vars& exports, const Vars&) {
@@ -218,6 +218,20 @@ Program HaltingChain(int length) {
   }
   b.Halt("low", b.Event("low", next, Comparison::kLt, b.Literal(-2.0)), true);
   b.SetNext({next});
+  return Finished(b);
+}
+
+Program LoopsAndEvents(int pairs) {
+  Builder b("loops_and_events");
+  const Var x = b.State("x", {});
+  Var y = x;
+  for (int i = 0; i < pairs; ++i) {
+    y = NestedTest(b, y, 1, 1, "loop" + std::to_string(i) + "of");
+    const Var event =
+        b.Event("event" + std::to_string(i), y + b.Literal(0.5), Comparison::kLt, b.Literal(0.25));
+    y = b.Apply(kSelect, {event, y, b.Literal(0.5)});
+  }
+  b.SetNext({y});
   return Finished(b);
 }
 

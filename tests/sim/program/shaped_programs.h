@@ -37,6 +37,8 @@ Program WideIntegerCall(int values);
 Program FiniteTests(int tests);
 // A chain of `length` operations that an error halts, and another of a quarter, all exports.
 Program HaltingChain(int length);
+// `pairs` loops, each followed by an event that reads its result.
+Program LoopsAndEvents(int pairs);
 // A sum over `reads` values of the step, in role objective.
 Program ObjectiveReads(int reads);
 

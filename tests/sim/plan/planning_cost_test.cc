@@ -1,0 +1,70 @@
+// The processor time of planning, for worlds of one shape and growing size.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "sim/plan/make_plan.h"
+#include "sim/program/lower.h"
+#include "tests/sanitized.h"
+#include "tests/sim/program/shaped_programs.h"
+#include "tests/sim/work_maker.h"
+#include "tests/thread_time.h"
+
+namespace simgrad::sim::plan {
+namespace {
+
+constexpr Records kAll = {.decides = true, .looks = true, .ranges = true};
+
+struct Shape {
+  std::string name;
+  std::function<Program(int)> make;
+  int size = 0;  // of the smaller world
+};
+
+void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
+
+class PlanningCost : public testing::TestWithParam<Shape> {};
+
+// The least of some attempts: what other work on the machine adds is not counted.
+Milliseconds TimeOf(const Program& world) {
+  const auto lowered =
+      Lower(world, tests::PolicyOf({.preset = "f32"}), "cost", shaped::WantedOf(world, "cost"));
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  Milliseconds least = Milliseconds::max();
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const Milliseconds begin = ThreadTime();
+    const Plan plan = PlacedPlan(*lowered, kAll);
+    least = std::min(least, ThreadTime() - begin);
+    EXPECT_FALSE(plan.step.statements.empty());
+  }
+  return least;
+}
+
+// n log n, with caches that a larger world leaves, stays below 16; a square would be 64.
+TEST_P(PlanningCost, OfEightTimesTheSizeIsAboutEightTimes) {
+  if (kSanitized) GTEST_SKIP() << "processor time is not that of a build with sanitizers";
+  const Shape& shape = GetParam();
+  const Milliseconds small = TimeOf(shape.make(shape.size));
+  const Milliseconds large = TimeOf(shape.make(8 * shape.size));
+  RecordProperty("small_ms", std::to_string(small.count()));
+  RecordProperty("large_ms", std::to_string(large.count()));
+  EXPECT_LT(large.count(), 16 * small.count());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PlanningCost,
+                         testing::Values(Shape{"loops_and_events", shaped::LoopsAndEvents, 100},
+                                         Shape{"shifted_for", shaped::ShiftedFor, 250},
+                                         Shape{"shifted_while", shaped::ShiftedWhile, 250},
+                                         Shape{"shifted_states", shaped::ShiftedStates, 250},
+                                         Shape{"exports", shaped::Exports, 500},
+                                         Shape{"wide_concat", shaped::WideConcat, 500},
+                                         Shape{"casts", shaped::Casts, 250},
+                                         Shape{"captures", shaped::Captures, 250},
+                                         Shape{"halting_chain", shaped::HaltingChain, 250},
+                                         Shape{"objective_reads", shaped::ObjectiveReads, 250}),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace simgrad::sim::plan
