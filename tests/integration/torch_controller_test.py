@@ -194,6 +194,42 @@ assert same.value == out.value.item()
     )
 
 
+def test_parameters_that_a_module_replaces_are_told_by_name_at_each_call(root, server):
+    """The world would go on with the old ones, and an optimizer over the new ones would train nothing."""
+    run(
+        root,
+        COMMON + """
+numbers = {n: x.numpy() for n, x in START.items()}
+def calls(closed):
+    return (lambda: simgrad.torch.rollout(client, closed, steps=2, initial=START, objective="effort"),
+            lambda: client.rollout(closed, steps=2, initial=numbers),
+            lambda: client.gradient(closed, steps=2, initial=numbers, objective="effort"))
+def assigned(module): module[0].weight = nn.Parameter(2 * module[0].weight.detach())
+def normed(module): nn.utils.weight_norm(module[0])
+def longer(module): module.append(nn.Linear(2, 2))
+def tied(module): module[1].bias = module[0].bias
+def without(module): module[0].bias = None
+for change, names in ((assigned, "policy.0.weight"), (normed, "policy.0.weight, policy.0.weight_g, policy.0.weight_v"),
+                      (longer, "policy.2.weight, policy.2.bias"), (tied, "policy.1.bias"), (without, "policy.0.bias")):
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    made = simgrad.torch.controller(module)
+    closed = sg.compose(pendulum, made, control="torque")
+    for call in calls(closed): call()
+    change(module)
+    for call in (*calls(closed), lambda: sg.compose(pendulum, made, control="torque")):
+        refused(RuntimeError, names + ": the module of this controller has other parameters", call)
+
+# Numbers that change in place are what requests send.
+module = nn.Sequential(nn.Linear(3, 2))
+closed = sg.compose(pendulum, simgrad.torch.controller(module), control="torque")
+before = calls(closed)[0]().value
+module.load_state_dict({n: 2 * x for n, x in module.state_dict().items()})
+assert calls(closed)[0]().value != before
+""",
+        server.target,
+    )
+
+
 def test_what_a_module_observes_is_chosen_and_two_modules_work_side_by_side(root, server):
     run(
         root,

@@ -18,7 +18,7 @@ class ModuleController(Controller):
     """The controller that `simgrad.torch.controller` returns.
 
     Attributes:
-      module: the module itself. parameters: its parameters themselves, by the names of the weights.
+      module: the module itself.
     """
 
     def __init__(
@@ -32,19 +32,36 @@ class ModuleController(Controller):
         self.module = module
         self.name = name
         self.observe = observe
-        # By the name of a parameter; one that stands in several layers has one name.
-        prefix = f"{name}." if name else ""
-        self.parameters: dict[str, Any] = {
-            prefix + n: parameter for n, parameter in module.named_parameters()
-        }
-        if unknown := [n for n in per_instance if n not in self.parameters]:
+        self._parameters = self._now()
+        if unknown := [n for n in per_instance if n not in self._parameters]:
             raise ValueError(
-                f"per_instance: no parameter {', '.join(unknown)}; there are {', '.join(self.parameters)}"
+                f"per_instance: no parameter {', '.join(unknown)}; there are {', '.join(self._parameters)}"
             )
         self.weights: dict[str, Param] = {
             n: (Param if n in per_instance else Weights)(tuple(p.shape))
-            for n, p in self.parameters.items()
+            for n, p in self._parameters.items()
         }
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The module's parameters themselves, by the names of the weights.
+
+        Raises RuntimeError where the module has others than when the controller was made.
+        """
+        then, now = self._parameters, self._now()
+        if changed := [n for n in {**then, **now} if then.get(n) is not now.get(n)]:
+            raise RuntimeError(
+                f"{', '.join(changed)}: the module of this controller has other parameters than when "
+                "simgrad.torch.controller took it, and its world has the old ones. Give them numbers in place, as "
+                "load_state_dict without assign=True does, or make the controller and its world "
+                "(simgrad.compose) when the module has the parameters that it keeps"
+            )
+        return dict(then)
+
+    def _now(self) -> dict[str, Any]:
+        """By the name of a parameter; one that stands in several layers has one name."""
+        prefix = f"{self.name}." if self.name else ""
+        return {prefix + n: parameter for n, parameter in self.module.named_parameters()}
 
     def values(self) -> Mapping[str, Any]:
         return {n: as_numbers(parameter) for n, parameter in self.parameters.items()}
@@ -95,8 +112,9 @@ def controller(
 
     Args:
       module: nn.Sequential of Linear, LayerNorm, Identity, Dropout that does nothing and activations (an error lists
-        them), nested or alone. Later changes of its layers change no world. Softplus with a threshold from 20 on,
-        the default, has none.
+        them), nested or alone. Later changes of its layers change no world; calls of a world raise RuntimeError
+        where parameters were replaced, added or taken away. Softplus with a threshold from 20 on, the default,
+        has none.
       observe: states, observables and inputs by name; None: every real state, in their order.
       name: in front of the names of weights: "policy.0.weight".
       per_instance: names of parameters that requests may send for each instance; they are sg.Param.
