@@ -213,6 +213,48 @@ for name in ("initial", "data", "weights"):
     )
 
 
+def test_what_changes_behind_pytorch_changes_no_gradient(root, server):
+    """No version tells of memory that NumPy shares, or of `.data`: the gradient is of the numbers that were sent, kept or not."""
+    run(
+        root,
+        COMMON + """
+@sg.world
+def pulled(x: sg.State, k: sg.Param = 1.0, m: sg.Param = 1.0, u: sg.Control = 0.0):
+    sg.observe("far", x > 1.0)
+    return x - 0.1 * k * m * x + u
+
+@pulled.objective
+def square(x):
+    return x * x
+
+[margin] = client.rollout(pulled, steps=1, initial={"x": [1.0]}).program.event_sites
+def slopes(how, spoil):
+    numbers = {n: np.array(x) for n, x in dict(x=[1.0, 2.0], m=2.0, u=[0.1, 0.2], weights=[2.0, 3.0]).items()}
+    given = {n: torch.from_numpy(x) for n, x in numbers.items()}
+    k = torch.tensor(0.7, requires_grad=True)
+    options = {} if how == "replayed" else {"margins": [margin]} if how == "with margins" else {"record": ["x"]}
+    out = simgrad.torch.rollout(client, pulled, steps=5, initial={"x": given["x"]}, params={"k": k, "m": given["m"]}, objective="square",
+                                controls={"u": given["u"]}, weights=given["weights"], **options)
+    loss = out.value if how != "of states" else (out.trajectory["x"] ** 3).sum()
+    if how == "replayed":
+        out.info.kept.handle += "lost"
+    if spoil == "data":
+        given["m"].data *= 2
+    elif spoil:
+        numbers[spoil] *= 2
+    loss.backward()
+    assert not out.calls[0].reused and (out.info.kept is None) == (how == "with margins"), "it ran again"
+    return k.grad.item()
+
+for how in ("replayed", "with margins", "of states"):
+    right = slopes(how, "")
+    for spoil in ("x", "m", "u", "weights", "data"):
+        assert slopes(how, spoil) == right, (how, spoil)
+""",
+        server.target,
+    )
+
+
 def test_a_loss_that_is_not_finite_in_an_instance_spoils_what_depends_on_it(root, server):
     run(
         root,

@@ -310,7 +310,7 @@ class Client:
         declared = lambda: self._runs.declared(world, terms)
         made = request.rollout_spec(world, declared, **spec)
         how = kept_as(keep)
-        sends = how is not None and self._runs.can_keep(terms)
+        sends = how is not None and how.is_of_server and self._runs.can_keep(terms)
         message = request.rollout_request(
             made, weights=weights, keep=how.to_proto(made, declared) if how and sends else None
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Mapping, Sequence, cast
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class Keep:
     state: Sequence[str] = ()
     trajectory: Sequence[str] = ()
     loops: Mapping[str, Truncated | Implicit] | None = None
+    is_of_server: ClassVar[bool] = True  # whether the server is asked to keep the run
 
     def to_proto(
         self, spec: simgrad_pb2.RolloutSpec, declared: request.Declarations
@@ -50,6 +51,12 @@ class Keep:
             cotangent_trajectory=self.trajectory,
             loops=request.loop_derivatives(self.loops),
         )
+
+
+class Sent(Keep):
+    """The client alone keeps what it sent, as for a run with margins, which a server does not keep."""
+
+    is_of_server = False
 
 
 def kept_as(keep: bool | Keep | None) -> Keep | None:
@@ -158,6 +165,30 @@ class KeptRun:
                 if on_nonfinite == "raise":
                     results.raise_if_nonfinite(found[i])
         return [found[i] for i in range(len(asked))]
+
+    def gradient(
+        self,
+        *,
+        objective: str,
+        on_nonfinite: str = "report",
+        timeout: float | None = None,
+        retry: Any = None,
+        **asked: Any,
+    ) -> results.Gradient:
+        """The gradient of the same work by another loss: it runs again from what was sent, and records nothing.
+
+        Args:
+          asked: cotangents, weights, wrt, reduction and loops, as for Client.gradient.
+        """
+        terms = self._runs.calls.terms(timeout, retry)
+        declared = lambda: self._runs.declared(self._world, terms)
+        message = request.gradient_request(self._names, declared, **asked)
+        message.spec.CopyFrom(self.spec)
+        message.spec.objective = objective
+        message.spec.ClearField("record")
+        message.spec.diagnostics.ClearField("margins")
+        stream = self._runs.stream("Gradient", self._world, message, terms, on_nonfinite=on_nonfinite, raw=self._raw)
+        return cast(results.Gradient, stream.result)
 
     def _found(
         self, asked: Sequence[simgrad_pb2.GradientRequest], terms: Terms

@@ -17,7 +17,6 @@ Works with torch 1.13 and later, with tensors on any device (they travel through
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
 from dataclasses import dataclass
@@ -36,10 +35,10 @@ from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
 from simgrad.composition import ComposedWorld
 from simgrad.data_as_controls import data_as_controls
-from simgrad.kept import Keep
+from simgrad.kept import Keep, KeptRun, Sent
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.policy import Policy
-from simgrad.request import declarations_of, has_rows, names_of
+from simgrad.request import declarations_of, names_of
 from simgrad.results import Gradient, Rollout
 from simgrad.torch_controller import ModuleController, controller
 from simgrad.v1 import program_pb2
@@ -135,8 +134,9 @@ def rollout(
       a recorded observable, of a rollout with an objective reads states or trajectories alone, or of one with
       margins.
     Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor of states,
-      params, controls or weights was changed in place in between (other arrays are copied); TypeError for
-      inputs that are no dicts, and for a list of tensors that need gradients.
+      params, controls or weights was changed in place in between; TypeError for inputs that are no dicts, and
+      for a list of tensors that need gradients. Changes of which PyTorch tells nothing, through `.data` or memory
+      shared with NumPy, reach no gradient: it is of the numbers that were sent.
     """
     for refused, why in _REFUSED.items():
         if options.pop(refused, None):
@@ -163,19 +163,19 @@ def rollout(
     if isinstance(weights, torch.Tensor):
         tensors.append(weights)
     wanted = [t.requires_grad and torch.is_grad_enabled() for t in tensors]
-    own = _own if any(wanted) else _as_it_is
-    fixed = dict(
+    request = dict(
         steps=steps,
-        data={k: own(_to_wire(v)) for k, v in data.items()},
+        **{group: {name: _to_wire(v) for name, v in given.items()} for group, given in groups.items()},
+        data={k: _to_wire(v) for k, v in data.items()},
         policy=policy,
         record=list(names_of("record", "states and observables", record)),
+        objective=objective,
+        weights=_numbers(weights),
         **options,
     )
-    # The backward pass may send them again: those that are no tensors are copied, the others have versions.
-    inputs = [(group, name, v if _tensor_in(v) is not None else own(v)) for group, name, v in inputs]
-    weights = weights if isinstance(weights, torch.Tensor) else own(weights)
-    of_gradients = dict(loops=loops, reduction=reduction)
-    work = _Work(client, world, inputs, fixed, objective, weights, of_gradients)
+    of_tensors = [(group, name) for (group, name, _), t in zip(inputs, found) if t is not None]
+    of_gradients = {**{n: options[n] for n in _OF_VJP if n in options}, "loops": loops, "reduction": reduction}
+    work = _Work(client, world, request, of_tensors, of_gradients)
     work.keep_for(wanted)
     outputs = _Function.apply(work, *tensors)
     count = len(work.result.state)
@@ -188,26 +188,25 @@ def rollout(
 
 
 class _Work:
-    """One rollout: what was sent, so that the backward pass can send it again."""
+    """One rollout. What was sent is kept once, with the run: where the backward pass runs it again, it sends that."""
 
     def __init__(
         self,
         client: Client,
         world: World,
-        inputs: list[tuple[str, str, Any]],
-        fixed: dict[str, Any],
-        objective: str,
-        weights: Any,
+        request: dict[str, Any],
+        of_tensors: list[tuple[str, str]],
         of_gradients: dict[str, Any],
     ):
+        """Args: of_tensors: inputs that are tensors, by group and name. of_gradients: options of a gradient."""
         self.client = client
         self.world = world
-        self.inputs = inputs
-        self.fixed = fixed
-        self.objective = objective
-        self.weights = weights
+        self.objective: str = request["objective"]
+        self.of_tensors = of_tensors
         self.of_gradients = of_gradients
+        self._request = request  # until it is sent
         self._keep: Keep | None = None
+        self._sent: KeptRun | None = None
         self._result: Rollout | None = None
         self.calls: list[Gradient] = []
 
@@ -216,40 +215,32 @@ class _Work:
         assert self._result is not None, "forward comes first"
         return self._result
 
+    @property
+    def sent(self) -> KeptRun:
+        assert self._sent is not None, "no tensor needs a gradient"
+        return self._sent
+
     def keep_for(self, wanted: Sequence[bool]) -> None:
         """The rollout will be asked for gradients by the tensors that are wanted."""
         wrt = self._wrt(wanted)
-        if wrt and not self.fixed.get("margins"):  # a run is kept or has margins
+        if wrt and self._request.get("margins"):  # a server keeps a run or gives margins
+            self._keep = Sent()
+        elif wrt:
             # A loss by an objective seldom reads trajectories too.
-            record = () if self.objective else self.fixed["record"]
+            record = () if self.objective else self._request["record"]
             whole = _names_of_whole_numbers(self.world)
             trajectory = [name for name in record if name not in whole]
             self._keep = Keep(wrt=wrt, trajectory=trajectory, loops=self.of_gradients["loops"])
 
     def _wrt(self, wanted: Sequence[bool]) -> list[str]:
-        named = zip(self.tensor_inputs(), wanted)
-        return [f"{_PREFIX[group]}.{name}" for (group, name), w in named if w]
-
-    def tensor_inputs(self) -> list[tuple[str, str]]:
-        return [
-            (group, name) for group, name, value in self.inputs if _tensor_in(value) is not None
-        ]
-
-    def groups(self) -> dict[str, Any]:
-        groups: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
-        for group, name, value in self.inputs:
-            groups[group][name] = _to_wire(value)
-        return groups
+        return [f"{_PREFIX[group]}.{name}" for (group, name), w in zip(self.of_tensors, wanted) if w]
 
     def forward(self) -> tuple[torch.Tensor, ...]:
-        self._result = self.client.rollout(
-            self.world,
-            **self.groups(),
-            **self.fixed,
-            objective=self.objective,
-            weights=_numbers(self.weights),
-            keep=self._keep or False,
-        )
+        request, self._request = self._request, {}
+        self._result = self.client.rollout(self.world, **request, keep=self._keep or False)
+        self._sent = self._result.kept
+        if self._keep is not None and not self._keep.is_of_server:
+            self._result.kept = None
         arrays = [*self.result.state.values(), *self.result.trajectory.values()]
         if self.objective:
             # A copy: the gradient of the weights reads them, whatever the caller does with the tensor.
@@ -262,21 +253,17 @@ class _Work:
         """Gradients by group and name, of the inputs that are wanted."""
         wrt = self._wrt(wanted)
         total: dict[str, dict[str, np.ndarray]] = {group: {} for group in _GROUPS}
-        fixed = {**self.fixed, **self.of_gradients, "record": (), "progress": False}
-        fixed.pop("margins", None)
         bad = np.zeros(self.result.instances, bool)
         for asked in self._asked(cotangents) if wrt else ():
             if "weights" in asked:
                 bad = ~np.isfinite(asked["weights"])
                 asked["weights"] = np.where(bad, 0.0, asked["weights"])
-            if self.result.kept is not None and asked.get("objective", "") == self.objective:
-                how = {name: value for name, value in fixed.items() if name in _OF_VJP}
-                asked.pop("objective", None)
-                gradient = self.result.vjp(wrt=wrt, **how, **{"weights": None, **asked})
+            how = {**self.of_gradients, "wrt": wrt, **asked}
+            objective = how.pop("objective", "")
+            if self.result.kept is not None and objective == self.objective:
+                gradient = self.result.vjp(**{"weights": None, **how})
             else:
-                gradient = self.client.gradient(
-                    self.world, **self.groups(), **fixed, wrt=wrt, **asked
-                )
+                gradient = self.sent.gradient(objective=objective, **how)
             self.calls.append(gradient)
             for group, into in total.items():
                 for name, value in getattr(gradient, group).items():
@@ -287,13 +274,13 @@ class _Work:
         """Gradients by a loss that is not finite in some instances: no request takes such a weight."""
         program = self.world.program
         if program is None:  # of a built-in world
-            program = self.client.program(self.world, **_how(self.fixed)).source
+            program = self.client.program(self.world, **_how(self.of_gradients)).source
         declared = declarations_of(program)
-        sent = self.groups()
         for group, arrays in gradients.items():
+            sent = {given.name: given for given in getattr(self.sent.spec, group)}
             for name, value in arrays.items():
                 arrays[name] = value = np.array(value)
-                if has_rows(sent[group][name], declared[_KINDS[group], name].rank):
+                if len(sent[name].tensor.shape) > declared[_KINDS[group], name].rank + sent[name].per_step:
                     value[bad] = np.nan
                 elif self.of_gradients["reduction"] != "finite_only":
                     value[...] = np.nan
@@ -329,8 +316,7 @@ class _Work:
         if values is not None:
             total += values.detach().cpu().numpy()
         if value is not None:
-            given = 1.0 if self.weights is None else _numbers(self.weights)
-            total += value.item() * np.asarray(given, np.float64).ravel()
+            total += value.item() * (1.0 if self.sent.weights is None else self.sent.weights)
         return total
 
     def gradient_of_weights(self, cotangent: torch.Tensor | None) -> np.ndarray:
@@ -369,7 +355,7 @@ class _Function(torch.autograd.Function):
                 "an input of simgrad.torch.rollout was changed in place before its backward pass"
             )
         gradients = work.backward(cotangents, wanted)
-        found = [gradients[group].get(name) for group, name in work.tensor_inputs()]
+        found = [gradients[group].get(name) for group, name in work.of_tensors]
         if len(found) < len(wanted):
             found.append(work.gradient_of_weights(cotangents[-1]) if work.objective else None)
         answers = [
@@ -415,15 +401,6 @@ def _names_of_whole_numbers(world: World) -> frozenset[str]:
 def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Versions of tensors, which tell whether one was changed in place; those of inference mode have none."""
     return [-1 if t.is_inference() else t._version for t in tensors]
-
-
-def _own(value: Any) -> Any:
-    """A copy, whatever the caller does with the array."""
-    return copy.deepcopy(value)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _tensor_of(array: Any) -> torch.Tensor:
