@@ -3,10 +3,10 @@
 import contextlib
 import copy
 import pickle
-import time
 
 import numpy as np
 import pytest
+from live_server import eventually
 from result_bits import differences
 
 import simgrad as sg
@@ -76,7 +76,7 @@ def test_a_lost_handle_is_replayed_to_the_same_bits(start):
     with sg.Client(f"127.0.0.1:{server.port}") as client:
         kept = client.rollout(BALL, keep=FOR_BOTH, **WORK)
         assert kept.kept.handle
-        time.sleep(1.5)
+        eventually(lambda: server.has_dropped(1))
         made = kept.vjp(cotangents(1))
         assert made.replayed and not made.reused
         assert_same(made, client.gradient(BALL, cotangents=cotangents(1), **WORK))

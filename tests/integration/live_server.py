@@ -7,6 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = pathlib.Path(
@@ -59,6 +60,16 @@ class LiveServer:
     @property
     def target(self) -> str:
         return f"localhost:{self.port}"
+
+    def series(self, name: str) -> float:
+        """The value of a series now; `name` has its labels, as the page of metrics writes them."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as page:
+            [value] = [line.split()[-1] for line in page.read().decode().splitlines() if line.startswith(name + " ")]
+        return float(value)
+
+    def has_dropped(self, kept: int) -> bool:
+        """Whether so many rollouts that were kept have expired."""
+        return self.series('simgrad_tape_evictions_total{reason="ttl"}') >= kept
 
     def stop(self) -> int:
         """SIGTERM, then the exit code."""

@@ -4,13 +4,12 @@ import contextlib
 import os
 import signal
 import socket
-import time
 
 import numpy as np
 import pytest
 import stand_in_gpu
 from certificates import Authority
-from live_server import LiveServer, on_one_port
+from live_server import LiveServer, eventually, on_one_port
 from same_bits import unequal
 
 import simgrad as sg
@@ -459,7 +458,7 @@ def test_a_lost_shard_alone_is_simulated_again(one, start, how):
         if how == "dies":
             os.kill(goes.process.pid, signal.SIGKILL)
         else:
-            time.sleep(1.5)
+            eventually(lambda: goes.has_dropped(shards.keepers.count(goes.target)))
         again = run.vjp(cotangent(1))
         assert again.replayed and not again.reused
         assert calls.count("Vjp") == 1  # of its own shard
