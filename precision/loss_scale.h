@@ -43,14 +43,7 @@ SIMGRAD_HD inline double Unscale(Format format, double scaled_gradient, float in
   return Mul(format, scaled_gradient, static_cast<double>(inverse));
 }
 
-// Whether a scaled gradient lets the step count as clean.
-SIMGRAD_HD inline bool IsCleanGradient(LossScaleMode mode, Format format, double scaled_gradient,
-                                       float inverse) {
-  if (!IsFinite(scaled_gradient)) return false;
-  return mode == LossScaleMode::kPytorch || IsFinite(Unscale(format, scaled_gradient, inverse));
-}
-
-// The state after a step; `all_finite` as of IsCleanGradient over every gradient.
+// The state after a step; `all_finite`: every gradient, in kGuarded after unscaling too.
 SIMGRAD_HD inline LossScale NextLossScale(const LossScaleRule& rule, LossScale state,
                                           bool all_finite) {
   float scale = state.scale;
