@@ -90,8 +90,7 @@ class Execution {
   absl::StatusOr<WorkResult> GoThrough(const KeptRun* kept);
   // Asks the observer whether to go on.
   absl::Status Continue(WorkPhase phase);
-  // After calls that cannot say that they were stopped.
-  // Whether the work was stopped, or results could not be read.
+  // Whether the work was stopped, or results could not be read: asked after calls that cannot say so.
   absl::Status WasEnded() const {
     return latch_.stopped() ? StopRequested::Status() : run_.Failed();
   }

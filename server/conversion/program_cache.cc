@@ -120,17 +120,21 @@ ProgramCache::ProgramCache(ProgramCacheOptions options, std::function<void(Looku
       programs_(options_.max_entries, options_.max_bytes - options_.max_bytes / 4),
       on_lookup_(std::move(on_lookup)) {}
 
-// The lease goes with the value: work may hold it longer than the cache does.
+// Returns the one object of its key: that of another call which missed it at the same time, where
+// there is one. The lease goes with the value: work may hold it longer than the cache does.
 template <class Value>
-void ProgramCache::Keep(const std::string& key, std::shared_ptr<Value> value, int64_t bytes,
-                        MeasuredLru<Value>& entries) {
-  if (!entries.Takes(bytes)) return;
+std::shared_ptr<const Value> ProgramCache::Keep(const std::string& key,
+                                                std::shared_ptr<Value> value, int64_t bytes,
+                                                MeasuredLru<Value>& entries) {
+  if (!entries.Takes(bytes)) return value;
   if (options_.lease) {
     value->memory = options_.lease(bytes);
-    if (value->memory == nullptr) return;
+    if (value->memory == nullptr) return value;
   }
   std::lock_guard lock(mutex_);
-  entries.Insert(key, std::move(value), bytes);
+  if (auto found = entries.Find(key)) return found;
+  entries.Insert(key, value, bytes);
+  return value;
 }
 
 int64_t ProgramCache::Relieve(int64_t bytes) {
@@ -176,8 +180,8 @@ absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(
   cached->key = key;
   cached->program = *std::move(program);
   cached->schema = SchemaOf(cached->program);
-  Keep(key, cached, sim::HeldBytes(cached->program), worlds_);
-  return cached;
+  const int64_t bytes = sim::HeldBytes(cached->program);
+  return Keep(key, std::move(cached), bytes, worlds_);
 }
 
 absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
@@ -231,8 +235,8 @@ absl::StatusOr<std::shared_ptr<const CachedProgram>> ProgramCache::Lower(
   cached->step_work = StepWorkOf(cached->program->program);
   cached->info = ProgramInfoToProto(*cached->program).SerializeAsString();
   const auto info_bytes = static_cast<int64_t>(cached->info.capacity());
-  Keep(key, cached, sim::HeldBytes(*cached->program) + info_bytes, programs_);
-  return cached;
+  const int64_t bytes = sim::HeldBytes(*cached->program) + info_bytes;
+  return Keep(key, std::move(cached), bytes, programs_);
 }
 
 }  // namespace simgrad::server::conversion

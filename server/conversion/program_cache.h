@@ -82,8 +82,8 @@ class ProgramCache {
 
  private:
   template <class Value>
-  void Keep(const std::string& key, std::shared_ptr<Value> value, int64_t bytes,
-            MeasuredLru<Value>& entries);
+  std::shared_ptr<const Value> Keep(const std::string& key, std::shared_ptr<Value> value,
+                                    int64_t bytes, MeasuredLru<Value>& entries);
 
   const ProgramCacheOptions options_;
   mutable std::mutex mutex_;

@@ -208,7 +208,7 @@ class RegionMaker {
   Carrier CarrierOfRegister(Register r) const;
   Register Wide(Register real);
   Register WideMagnitude(const char* of, Register a, Register b);
-  // Of the region being written; null: the value is not made there, or not yet.
+  // The operation of the region being written; null: the value is not made there, or not yet.
   const Op* ProducerOf(ValueId id) const;
   Summands SummandsOf(ValueId compared, std::vector<View>& views);
   Register Extra(const Summands& lhs, const Summands& rhs, const Read& read);

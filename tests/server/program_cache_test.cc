@@ -33,12 +33,14 @@ sim::AdjointSpec EveryInput(const sim::Program& program) {
 class ProgramCacheTest : public testing::Test {
  protected:
   std::shared_ptr<const CachedProgram> Gradient(const v1::World& message, ProgramCache& cache,
-                                                const std::string& preset = "f32") {
+                                                const std::string& preset = "f32",
+                                                const CompileControl& control = {}) {
     const auto world = cache.World(message, "world");
     EXPECT_TRUE(world.ok()) << world.status();
     v1::Policy policy;
     policy.set_preset(preset);
-    const auto program = cache.Lower(*world, policy, "cost", EveryInput((*world)->program), "spec");
+    const auto program =
+        cache.Lower(*world, policy, "cost", EveryInput((*world)->program), "spec", control);
     EXPECT_TRUE(program.ok()) << program.status();
     return *program;
   }
@@ -68,6 +70,23 @@ TEST_F(ProgramCacheTest, ALargeProgramIsKeptOnceAndItsTextIsNotKeptTwice) {
     EXPECT_LE(cache.worlds().bytes, 1'000 * size);
   }
   EXPECT_EQ(hits_, 2);
+}
+
+// The second call misses while the first is lowering. What later levels keep is kept by object.
+TEST_F(ProgramCacheTest, CallsThatMissAtOnceGetOneObject) {
+  ProgramCache cache({}, count_);
+  const v1::World world = Large(5'000);
+  std::shared_ptr<const CachedProgram> second;
+  CompileControl control;
+  control.stop = [&] {
+    if (second == nullptr) second = Gradient(world, cache);
+    return false;
+  };
+  const auto first = Gradient(world, cache, "f32", control);
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(hits_, 0);
+  EXPECT_EQ(cache.programs().entries, 1);
 }
 
 // A program that a call uses gives no memory back, and would have to be made again.

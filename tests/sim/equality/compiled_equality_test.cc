@@ -2,7 +2,7 @@
 // diagnostics, signatures, health and gradients.
 //
 // Environment: SIMGRAD_SEED=n runs case n alone in each mapping and prints its program and plan;
-// SIMGRAD_LONG=1 runs twenty times as many.
+// SIMGRAD_LONG=1 runs thirty times as many.
 #include <bit>
 #include <cmath>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // The expectations that random cases put to an executor. Environment: SIMGRAD_SEED=n runs case n
-// alone, SIMGRAD_LONG=1 twenty times as many.
+// alone, SIMGRAD_LONG=1 thirty times as many.
 //
 // Large cases have seeds of their own: their worlds are written in sections, for two steps of three
 // instances.
@@ -29,7 +29,7 @@ void ExpectEqualToReference(const std::vector<NamedExecutor>& executors, Coverag
 void ExpectInstancesAlone(std::shared_ptr<Executor> executor);
 
 // As ExpectEqualToReference, for large cases: kLargeCases of them, fewer under sanitizers.
-inline constexpr int kLargeCases = 20;
+inline constexpr int kLargeCases = 30;
 void ExpectLargeEqualToReference(const std::vector<NamedExecutor>& executors,
                                  LargeCoverage& coverage);
 

@@ -215,7 +215,9 @@ bool WorldWriter::WriteOp(OpCode code, ValuePool& pool, int depth) {
       if (code == kAccept) return WriteAccept(pool);
       if (code == kCall) return WriteCall(pool, depth);
       if (code == kHalt) return WriteHalt(pool, depth);
-      return code == kFor ? WriteFor(pool, depth) : WriteWhile(pool, depth);
+      if (code == kFor) return WriteFor(pool, depth);
+      if (code == kWhile) return WriteWhile(pool, depth);
+      break;
     case OpClass::kAdjoint:
       break;
   }

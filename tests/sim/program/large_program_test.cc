@@ -12,17 +12,21 @@
 #include "sim/op/expansion.h"
 #include "sim/program/activity.h"
 #include "sim/program/assign.h"
+#include "sim/program/decision_margin.h"
 #include "sim/program/detect.h"
 #include "sim/program/differentiate.h"
 #include "sim/program/draws.h"
+#include "sim/program/halts.h"
 #include "sim/program/held_bytes.h"
 #include "sim/program/infinities.h"
+#include "sim/program/loop_choice.h"
 #include "sim/program/lower.h"
 #include "sim/program/name_tests.h"
 #include "sim/program/objective.h"
 #include "sim/program/own_vjp.h"
 #include "sim/program/paths.h"
 #include "sim/program/print.h"
+#include "sim/program/record_margins.h"
 #include "sim/program/renumber.h"
 #include "sim/program/simplify.h"
 #include "sim/program/verify.h"
@@ -134,7 +138,9 @@ struct Pass {
 // Measured: 4.4 verify, 1.0 sites, 6.3 simplify, 4.6 activity, 13.6 detect (of the adjoint, which
 // is larger), 8.5 print, 5.8 fingerprint; 1.0 composites, 13.1 tests, 1.7 choose, 11.9 path, 1.9
 // bring, 46.8 differentiate, 3.9 assign, 5.0 own vjps, 21.2 unread, 5.0 casts, 12.4 used inputs,
-// 22.2 renumber, 5.0 infinities (the later ones of the adjoint too).
+// 22.2 renumber, 5.0 infinities (the later ones of the adjoint too); 1.0 draws, 0.9 halts and their
+// expansion, 1.0 loop choices, 4.3 deciding tests, 24.2 path forced, 1.0 margins recorded, 2.5
+// forward fingerprint.
 TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
   for (const int64_t size : kSizes) {
     const Program world = large::LargeProgram(size);
@@ -147,6 +153,8 @@ TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
     NumericalProgram chosen =
         ChooseObjective(ExpandComposites(world, unlimited), "cost", unlimited);
     chosen.policy = kBf16;
+    const NumericalProgram forward = *Lower(world, kBf16, "cost", std::nullopt);
+    const ProgramText text = PrintParts(lowered);
     const std::vector<Pass> passes = {
         {"verify", 6, [&](PassBudget& b) { EXPECT_TRUE(Verify(world, {}, &b).ok()); }},
         {"sites", 2, [&](PassBudget& b) { SitesOf(world, &b); }},
@@ -167,6 +175,16 @@ TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
         {"used inputs", 16, [&](PassBudget& b) { MarkUsedInputs(lowered, b); }},
         {"renumber", 27, [&](PassBudget& b) { Renumber(lowered, b); }},
         {"infinities", 7, [&](PassBudget& b) { MarkInfinities(lowered, b); }},
+        {"draws", 2, [&](PassBudget& b) { NumberDraws(world, b); }},
+        {"halts", 2, [&](PassBudget& b) { HaltNames(world, &b); }},
+        {"halts expanded", 4, [&](PassBudget& b) { ExpandHalts(world, std::nullopt, b); }},
+        {"loop choices", 4,
+         [&](PassBudget& b) { MarkChoices(world, {{.site = "no such loop"}}, b); }},
+        {"deciding tests", 9,
+         [&](PassBudget& b) { DecidingTestsOf(leveled, SitesOf(leveled), &b); }},
+        {"path forced", 29, [&](PassBudget& b) { ForcePath(chosen, b); }},
+        {"margins recorded", 6, [&](PassBudget& b) { RecordMargins(forward, {}, b); }},
+        {"forward fingerprint", 4, [&](PassBudget& b) { ForwardFingerprint(text, &b); }},
         {"print", 11, [&](PassBudget& b) { Print(lowered, &b); }},
         {"fingerprint", 8, [&](PassBudget& b) { Fingerprint(lowered.text, &b); }}};
     for (const Pass& pass : passes) {
@@ -175,6 +193,7 @@ TEST(LargeProgram, EveryPassVisitsAnOperationAFewTimes) {
       const double share =
           static_cast<double>(budget.visits()) / static_cast<double>(large::OperationsOf(world));
       EXPECT_LE(share, pass.most) << pass.name << ", " << size;
+      RecordProperty(pass.name + std::to_string(size), std::to_string(share));
       EXPECT_GE(share, 0.5) << pass.name << ", " << size;
     }
   }
