@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from said import unbacked
 
 import simgrad as sg
 
@@ -172,3 +173,74 @@ def test_what_cannot_be_split_is_refused_with_the_reason(client):
         client.compare(PROJECTION, **work, configs=[{"steps": 5, "max_iter": 25}])
     with pytest.raises(ValueError, match="other operations, shapes or caps"):
         client.compare(PROJECTION, **work, configs=[{"max_iter": 3}])
+
+
+@sg.world
+def pivoted(x: sg.State, k: sg.Param = 0.5):
+    """The first pivot is the larger of 1 and x."""
+    b = sg.builder()
+    one, zero = b.value(1.0) * 1.0, b.value(0.0) * 1.0
+    order = b.lu_permutation(np.stack([np.stack([one, zero]), np.stack([x, one])]))
+    return sg.where(order[0] == 1, 4.0 * k * x, 0.5 * k * x)
+
+
+@pivoted.objective
+def last(x):
+    return x
+
+
+@sg.world
+def solved(x: sg.State, k: sg.Param = 0.5):
+    m = np.stack([np.stack([x * 0 + 1.0, x * 0 + 2.0]), np.stack([x, x * 0 - 1.0])])
+    return x + 0.01 * np.linalg.solve(m, np.stack([k, k * 2]))[0]
+
+
+@solved.objective
+def ending(x):
+    return x
+
+
+@pytest.mark.parametrize("world, objective", [(pivoted, "last"), (solved, "ending")])
+def test_an_instance_that_parts_at_a_pivot_alone_has_no_parts_and_is_said_to_be_so(client, world, objective):
+    # 1 + 2^-12 and 1 + 2^-11 are 1 in bf16: the first row stays the pivot.
+    x = np.array([1 + 2.0**-12, 1.5, 0.5, 1 + 2.0**-11])
+    pair = client.compare(
+        world, steps=1, initial={"x": x}, params={"k": 0.5}, objective=objective, policies=["f64", "bf16_unsafe"], split=True
+    ).pairs["bf16_unsafe"]
+    flips = np.array([True, False, False, True])
+    assert (pair.forks.parted == flips).all() and (pair.forks.unrecorded == flips).all()
+    assert pair.forks.sites() == {"lu": 2} and pair.why.startswith("bf16_unsafe leaves the path of f64 in 2 of 4 instances")
+    assert "the test `lu`" in pair.why
+    for name, parts in pair.split.items():
+        for part in (parts.whole, parts.rounding, parts.path, parts.interaction):
+            assert (np.isnan(part) == flips).all()
+        assert (parts.undefined, parts.nonfinite, parts.unrecorded, parts.share_of_path) == (2, 0, 2, 0)
+        [said] = [s for s in pair.sentences if s.facts.get("input") == name and "share_of_path" in s.facts]
+        assert said.text.endswith("; 2 of 4 elements are of instances that part at no recorded test, as at a pivot.")
+        assert said.facts["unrecorded"] == 2 and said.facts["undefined"] == 0 and not unbacked(said)
+
+
+@sg.world
+def halving(x: sg.State, k: sg.Param = 0.5):
+    """Of the tests that stop the loop, nothing but its count of turns is a number of the step."""
+    y, _ = sg.while_loop(
+        lambda y, n: (y * 0.5, n + 1), (x, 0), until=lambda y, n: (y < 0.3) | (y * k < 0.15), max_iter=3, site="halve"
+    )
+    return y * k
+
+
+@halving.objective
+def halved(x):
+    return x
+
+
+def test_a_test_that_only_stops_a_loop_leaves_the_error_to_rounding(client):
+    # 2.3999 / 8 is below 0.3; in bf16 it is 0.3, and the loop ends at its cap.
+    work = dict(steps=1, initial={"x": np.array([2.3999, 2.4, 2.3, 1.1])}, params={"k": 0.5}, objective="halved")
+    pair = client.compare(halving, **work, policies=["f64", "bf16_unsafe"], split=True).pairs["bf16_unsafe"]
+    assert pair.forks.unrecorded.tolist() == pair.forks.parted.tolist() == [True, False, False, False]
+    k = pair.split["k"]
+    assert k.undefined == k.unrecorded == 0 and (k.rounding == k.whole).all() and k.rounding[0] and not k.path.any()
+    text = "The error of the gradient of `k` is rounding alone; the tests that part in 1 of 4 instances steer no number."
+    [said] = [s for s in pair.sentences if s.text == text]
+    assert not unbacked(said)

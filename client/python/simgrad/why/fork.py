@@ -78,6 +78,8 @@ class Forks:
         those of instances whose loops tell it.
       located: [N] bool: whether step is known.
       first: the earliest, of the lowest instance among equals; None without one.
+      unrecorded: [N] bool: of the parted, those whose recorded paths are the same. They decide otherwise where no path
+        records: at a pivot of `lu`, or in the test of a loop. None without paths.
     """
 
     parted: np.ndarray
@@ -85,6 +87,7 @@ class Forks:
     site: list[str]
     located: np.ndarray
     first: Fork | None
+    unrecorded: np.ndarray | None = None
 
     @property
     def count(self) -> int:
@@ -102,8 +105,8 @@ class Forks:
 def forks_of(
     work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
 ) -> Forks:
-    """Finds where two runs part: by their paths where both have one, else by signatures. A path leaves out what
-    only stops a loop, as the count of turns says it; where such tests alone differ, signatures tell.
+    """Finds where two runs part: by their paths where both have one, else by signatures. A path leaves out
+    pivots, and what only stops a loop, as the count of turns says it; where these alone differ, signatures tell.
 
     Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
     were several tests. Without paths, log2(T) prefixes of both runs. Where policy "stop" ended instances at E different
@@ -144,11 +147,11 @@ def _by_paths(
         i = int(np.flatnonzero(parted & (differs.step == step))[0])
         first = look_closely(work, reference, other, i, step, differs.site[i], differs.index[i])
     site = [name if at else "" for name, at in zip(differs.site, parted.tolist())]
-    return Forks(parted, np.where(parted, differs.step, -1), site, parted, first)
+    return Forks(parted, np.where(parted, differs.step, -1), site, parted, first, np.zeros_like(parted))
 
 
 def _joined(forks: Forks, others: Forks, among: np.ndarray) -> Forks:
-    """`forks`, but for the instances of `among`, [N] bool, those of `others`."""
+    """`forks`, but for the instances of `among`, [N] bool, those of `others`: no path records what parts there."""
     found = [f for f in (forks.first, others.first) if f is not None]
     found = [f for f in found if f is forks.first or among[f.instance]]
     return Forks(
@@ -157,6 +160,7 @@ def _joined(forks: Forks, others: Forks, among: np.ndarray) -> Forks:
         [theirs if of_others else own for own, theirs, of_others in zip(forks.site, others.site, among)],
         np.where(among, others.located, forks.located),
         min(found, key=lambda f: (f.step, f.instance), default=None),
+        among,
     )
 
 
@@ -353,6 +357,9 @@ def _parting_site(a: Rollout, b: Rollout, step: int) -> tuple[str, str]:
                 return name, "test"
         elif event.count[step] != held.count[step] or event.changes[step] != held.changes[step]:
             return name, "test"
+    names = list(dict.fromkeys([*a.sites, *b.sites, *a.events, *b.events]))
+    if len(names) == 1:  # where there is one, that is it: a permutation may differ where its counts do not
+        return names[0], "loop" if names[0] in a.sites else "test"
     return "", "test"
 
 

@@ -332,24 +332,33 @@ def _sentence(pair: Pair, text: str, facts: dict[str, Any]) -> Sentence:
 
 def _of_parts(pair: Pair) -> list[Sentence]:
     said = []
+    forks = pair.forks
+    stops = 0 if forks is None or forks.unrecorded is None else int(np.count_nonzero(forks.unrecorded))
     for name, parts in (pair.split or {}).items():
         differs = np.nan_to_num(np.where(np.isnan(parts.path), 0.0, parts.whole)).any()
         if not differs and not parts.undefined:
             continue  # that the two are equal has been said
         share = parts.share_of_path
-        lost = parts.undefined - parts.nonfinite
-        facts = {"input": name, "share_of_path": share, "nonfinite": parts.nonfinite, "undefined": lost, "elements": parts.whole.size}
+        elsewhere, size = parts.unrecorded, parts.whole.size
+        lost = parts.undefined - parts.nonfinite - elsewhere
+        facts = {"input": name, "share_of_path": share, "nonfinite": parts.nonfinite, "undefined": lost, "elements": size}
+        facts["unrecorded"] = elsewhere
         text = f"Of the error of the gradient of `{name}`, {share:.1%} is due to the path, and the rest to rounding"
         if not differs:
             text = f"The gradient of `{name}` has no error that can be divided"
         elif not np.nan_to_num(parts.path).any():
             text = f"The error of the gradient of `{name}` is rounding alone"
+            if stops and not parts.undefined:
+                text += f"; the tests that part in {_count(stops, pair.other_result.instances)} steer no number"
+                facts |= {"stops": stops, "of": pair.other_result.instances}
         elif not np.nan_to_num(parts.rounding).any():
             text = f"The error of the gradient of `{name}` is due to the path alone"
         if parts.nonfinite:
-            text += f"; {parts.nonfinite} of {parts.whole.size} elements are not finite in {pair.other} or in {pair.reference}"
+            text += f"; {parts.nonfinite} of {size} elements are not finite in {pair.other} or in {pair.reference}"
         if lost:
-            text += f"; {lost} of {parts.whole.size} elements are undefined along the other's path"
+            text += f"; {lost} of {size} elements are undefined along the other's path"
+        if elsewhere:
+            text += f"; {elsewhere} of {size} elements are of instances that part at no recorded test, as at a pivot"
         said.append(_sentence(pair, text + ".", facts))
     return said
 
