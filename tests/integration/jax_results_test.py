@@ -85,7 +85,23 @@ def test_every_line_that_decides_is_a_site_and_cheap_policies_run(client, name):
         assert found == known if level == "all" else found <= known
         loops = {op.decision_site for op in walk(world(name).program.step) if op.code == "while"}
         assert loops <= {site.partition("#")[0] for site in r.sites}
+        ends = [x for x in r.state.values() if np.issubdtype(x.dtype, np.floating)]
+        assert ends and all(np.isfinite(x).all() for x in ends) == (name not in NOT_FINITE[policy])
+        assert bool(r.ok.all()) == (name not in NOT_FINITE[policy] | NOT_OK[policy])
 
+
+def test_the_docs_name_the_worlds_that_are_not_finite():
+    page = " ".join((ROOT / "docs/jax.md").read_text().split())
+    [ends] = re.findall(r"two steps in f32, and all end in finite numbers; in bf16_safe all but (.*?) do, where", page)
+    assert set(ends.split(" and ")) == NOT_FINITE["bf16_safe"] and not NOT_FINITE["f32"]
+    [masked] = re.findall(r"in every format, (.*?), and those of brax_hopper in bf16_safe, although all end", page)
+    assert set(re.split(", | and ", masked)) == NOT_OK["f32"] == NOT_OK["bf16_safe"] - {"brax_hopper"}
+
+
+# By policy, the worlds that do not end two steps in finite numbers, and those that end them in finite numbers, but compute one that is not.
+NOT_FINITE = {"f32": set(), "bf16_safe": {"mjx_hopper", "mjx_humanoid"}}
+MASKED = {"diffrax_kvaerno5", "jaxmd_neighbours", "jaxmd_pairs", "jaxopt_lbfgs"}
+NOT_OK = {"f32": MASKED, "bf16_safe": MASKED | {"brax_hopper"}}
 
 LARGEST = max(WORLDS, key=lambda name: WORLDS[name]["operations"])
 FIRST_STEP = 5  # seconds of the server's processor time, in which a program of 5,000 operations is admitted and gives its first step

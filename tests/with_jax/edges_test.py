@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import simgrad as sg
 import simgrad.jax
 from jax import lax
 from jax.interpreters import ad
@@ -875,3 +876,29 @@ def test_a_cloned_key_is_its_key(client):
     key = jax.random.key(3)
     world = simgrad.jax.world(step, state={"key": key, "x": 0.0})
     assert client.rollout(world, steps=1, policy="f64").state["x"] == jax.random.uniform(key)
+
+
+def masked(keeps_finite):
+    """A step that divides by r where r is not 0; with `keeps_finite` there alone."""
+
+    def step(state):
+        r = state["r"]
+        divisor = jnp.where(r > 0, r, 1.0) if keeps_finite else r
+        return {"r": 0.5 * r, "x": state["x"] + jnp.where(r > 0, state["x"] / divisor, 0.0)}
+
+    return simgrad.jax.world(step, state={"r": 2.0, "x": 1.0}, objective={"end": lambda state: state["x"]})
+
+
+def test_a_number_that_a_mask_leaves_out_counts_as_non_finite_unless_a_second_mask_keeps_it_finite(client):
+    work = dict(steps=2, initial={"r": np.array([2.0, 0.0]), "x": np.ones(2)}, objective="end", policy="f64")
+    once, twice = (client.gradient(masked(keeps_finite), **work) for keeps_finite in (False, True))
+    assert once.ok.tolist() == [True, False] and twice.ok.all()
+    for result in (once, twice):
+        assert result.state["x"].tolist() == [3.0, 1.0] and result.initial["x"].tolist() == [3.0, 1.0]
+    [born] = once.certificates
+    assert born.operation == "div" and "edges_test.py:" in str(born)
+    left = client.gradient(masked(False), **work, reduction="finite_only")
+    assert left.left_out == 1 and left.initial["x"].tolist() == [3.0, 0.0]
+    stopped = client.gradient(masked(False), **{**work, "policy": sg.Policy("f64").nonfinite("stop")})
+    assert stopped.health[0].stopped and stopped.health[0].step == 0
+    assert client.gradient(masked(True), **work, reduction="finite_only").left_out == 0

@@ -377,7 +377,8 @@ class Client:
             default ones.
           wrt: names of inputs ("k", or "param.k" where a name is ambiguous); default: every
             differentiable input that was sent, arrays that the world sends by itself among them.
-          reduction: "all", or "finite_only", which leaves out non-finite instances and counts them.
+          reduction: "all", or "finite_only", which leaves out non-finite instances and counts them: those that are
+            not `ok`, also where a `where` leaves the NaN or infinity out.
           loops: by site, Truncated(n) or Implicit(): how the gradient goes through a loop, other
             than by every iteration that ran.
           return_tree: also the aligned nodes of the sums over instances, which merge with those of
