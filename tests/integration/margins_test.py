@@ -110,3 +110,29 @@ def test_the_step_that_stops_an_instance_is_told(client):
     forced = client.rollout(falls, policy=sg.Policy("f64").nonfinite("stop"), **{**how, "path": stopped.path})
     assert not forced.forced["small"].count.any()
     assert forced.state["x"].tobytes() == stopped.state["x"].tobytes()
+
+
+@pytest.mark.parametrize("code", ["ne", "eq", "lt"])
+def test_a_comparison_with_nan_is_false_and_infinitely_far_from_true(client, code):
+    """Also `ne`: the loop runs to its cap, and beside another test that one's margin is told."""
+
+    def world(beside):
+        @sg.world(level="all")
+        def turns(x: sg.State, y: sg.State):
+            b = sg.builder()
+
+            def stops(z, _):
+                unknown = getattr(b, code)(z, y)
+                return unknown | (y > 8.0) if beside else unknown
+
+            sg.while_loop(lambda z, n: (z * 1.0, n + 1), (x, b.value(np.int32(0))), until=stops, max_iter=3, site="loop")
+            return {"x": x, "y": y}
+
+        return turns
+
+    work = dict(steps=1, initial={"x": [np.nan], "y": [1.0]}, policy="f64")
+    alone, beside = (client.rollout(world(other), **work).sites["loop"] for other in (False, True))
+    for loop in (alone, beside):
+        assert loop.iterations_max[0] == 3 and loop.reasons[0].tolist() == [0, 0, 1, 0]
+    assert alone.margin[0] == np.inf and alone.nan_margins[0] == alone.checks[0] == 4
+    assert beside.margin[0] == -7.0 and beside.nan_margins[0] == 0
