@@ -85,6 +85,15 @@ def test_the_bits_are_those_of_the_cpu(start, client, world, policy):
                 assert differences(ours, theirs) == []
 
 
+def test_a_kept_rollout_runs_forward_again_to_the_bits_of_the_gradient(start):
+    """The executor adopts no run that is kept: ADR 55."""
+    with connect(start("--device=cuda")) as on_gpu:
+        kept = on_gpu.rollout(WORLDS["toi"], **ball(), keep=True)
+        reversed_ = kept.vjp()
+        assert not reversed_.reused and not reversed_.replayed
+        assert differences(reversed_, on_gpu.gradient(WORLDS["toi"], **ball())) == []
+
+
 def test_a_non_finite_value_gets_the_certificate_that_the_cpu_gives(start, client):
     """Detected on the device, replayed by the reference; born of finite inputs, forward and back."""
     overflow = {**ball(5, policy="f16_unsafe"), "initial": {"y": np.full((5, 2), 0.5)}}
