@@ -145,10 +145,37 @@ def test_a_guard_is_in_the_path_and_not_in_the_signature_that_tune_keeps(client)
 
     work = dict(steps=1, initial={"x": np.full(4, 1 + 2.0**-12)}, objective="end")
     tuned = client.tune(lifts, bound=0.1, formats=["f64", "bf16"], **work)
-    assert tuned.confirmed and "100.0% keep their path signature" in tuned.why
+    assert tuned.confirmed and "100.0% keep their path signature, which leaves out 1 guard (tune_test.py:" in tuned.why
+    assert len(tuned.guards) == 1 and tuned.sentence.facts["guards"] == 1 and not unbacked(tuned.sentence)
     assert "keep their signature" in tuned.table() and "path of" not in tuned.why
     [pair] = client.compare(lifts, policies=["f64", tuned.policy], **work).pairs.values()
     assert pair.forks.count == 4
+
+
+@pytest.mark.parametrize("level", ["decisions", "all"])
+def test_a_tuned_policy_keeps_the_path_at_guards_where_the_level_counts_them(client, level):
+    """Balls that a `where` reflects at a floor at 0."""
+
+    @sg.world(level=level)
+    def floor(x: sg.State, v: sg.State, k: sg.Param = 0.9):
+        v = v - 0.0981
+        x = x + 0.01 * v
+        v = np.where(x < 0.0, -k * v, v)
+        return {"x": np.where(x < 0.0, -x, x), "v": v}
+
+    @floor.objective
+    def end(x):
+        return x
+
+    work = dict(steps=200, initial={"x": np.linspace(0.3, 1, 16), "v": 0.0}, params={"k": 0.9}, objective="end")
+    tuned = client.tune(floor, bound=0.5, formats=["f64", "f32", "bf16"], keep=1.0, **work)
+    [pair] = client.compare(floor, policies={"f64": "f64", "tuned": tuned.policy}, **work).pairs.values()
+    if level == "all":
+        assert tuned.confirmed and not tuned.guards and "guard" not in tuned.why
+        assert pair.forks.count == 0 and "takes the path of f64 in 16 of 16 instances" in str(pair)
+    else:
+        assert "keep their path signature, which leaves out 2 guards (tune_test.py:" in tuned.why
+        assert pair.forks.count > 0 and len(set(tuned.guards)) == len(tuned.guards) == 2
 
 
 @sg.world

@@ -64,6 +64,16 @@ def site_lines(program: program_pb2.Program) -> dict[str, str]:
     return {**unreported, **lines}
 
 
+def guard_lines(program: program_pb2.Program) -> list[str]:
+    """The lines of the guards that no signature holds, one for each guard: those of a program of level decisions."""
+    if program.level != "decisions":
+        return []
+    guards = Guards(program)
+    compared = (op for op in _ops_of(program.step, with_vjps=False) if op.code in COMPARISONS)
+    of_reals = (op for op in compared if program.values[op.operands[0]].element == program_pb2.ELEMENT_TYPE_REAL)
+    return [op.label for op in of_reals if guards.has(op)]
+
+
 def _is_reported(program: program_pb2.Program, guards: Guards, op: program_pb2.Op) -> bool:
     """Whether the program's level makes an event of a comparison with a name. It makes none of integers."""
     if program.values[op.operands[0]].element != program_pb2.ELEMENT_TYPE_REAL:

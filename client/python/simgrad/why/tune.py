@@ -1,7 +1,7 @@
 """The cheapest formats with which instances stay finite and keep their path signature, and gradients their accuracy.
 
 A signature holds what loops and named tests decide. Guards, which only a `where` uses and no site names, are in
-recorded paths alone, and here none is recorded.
+recorded paths alone, and here none is recorded; the answer counts them.
 
 Search: every knob (a role, or a site) begins at the first of `formats`. The knobs are gone through in their
 order; each is lowered to the cheapest format with which the work still holds, tried from the cheapest up.
@@ -11,14 +11,14 @@ beside the final others, and failed: the result is 1-minimal. Nothing is drawn, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from simgrad import errors
 from simgrad.policy import Policy
-from simgrad.program_lines import operations
+from simgrad.program_lines import guard_lines, operations
 from simgrad.progress import ProgressCallback
 from simgrad.request import names_of
 from simgrad.results import Gradient
@@ -93,6 +93,7 @@ class Tuned:
       search_ids, confirmation_ids: ids of the two samples.
       tried: every policy, in the order of the search; the last row is the confirmation.
       passes: how often the knobs were gone through. calls: how many calls of the server this took.
+      guards: the lines of the guards that the signatures leave out, one for each guard.
     """
 
     policy: Policy
@@ -105,6 +106,7 @@ class Tuned:
     tried: list[Trial]
     passes: int
     calls: int
+    guards: list[str] = field(default_factory=list)
 
     @property
     def why(self) -> str:
@@ -116,7 +118,7 @@ class Tuned:
         """The answer in a sentence, with the facts that it states."""
         last, others = self.tried[-1], len(self.confirmation_ids)
         holds = "holds" if last.holds else "does not hold"
-        facts = {
+        facts: dict[str, Any] = {
             "cost": self.cost,
             "cost_before": self.cost_before,
             "instances": others,
@@ -125,10 +127,16 @@ class Tuned:
             "error": last.error,
             "nonfinite": last.nonfinite,
         }
+        left_out = ""
+        if number := len(self.guards):
+            lines = list(dict.fromkeys(line for line in self.guards if line))
+            at = ", ".join(lines[:3]) + (", ..." if len(lines) > 3 else "")
+            left_out = f", which leaves out {number} {'guard' if number == 1 else 'guards'}" + (f" ({at})" if at else "")
+            facts |= {"guards": number, "lines": at}
         bad = f"; {last.nonfinite} are not finite where the reference is" if last.nonfinite else ""
         return Sentence(
             f"{self.cost:g} instead of {self.cost_before:g} bits; on {others} other instances the policy {holds}: "
-            f"{last.kept:.1%} keep their path signature, and gradients are off by {last.error:.3g}{bad}.",
+            f"{last.kept:.1%} keep their path signature{left_out}, and gradients are off by {last.error:.3g}{bad}.",
             facts,
         )
 
@@ -270,6 +278,7 @@ def tune(
         tried=tried,
         passes=passes,
         calls=calls.count,
+        guards=guard_lines(source),
     )
 
 
