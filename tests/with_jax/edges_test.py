@@ -236,6 +236,52 @@ def test_an_author_whose_rule_adds_to_the_cotangent_is_said_to_be_left_out(clien
     assert any("gives more than 0" in line for line in str(world.report()).splitlines())
 
 
+# Backward rules of f, by the cotangent and cos x.
+NOT_LINEAR = {
+    "an integer": lambda c, g: (g * c * 256).astype(jnp.int32).astype(g.dtype) / 256,
+    "a comparison": lambda c, g: c * (g > 0),
+    "a bool": lambda c, g: c * g.astype(bool),
+    "a rest": lambda c, g: c * g + 0.25 * (g - g.astype(jnp.int32)),
+    "beside NaN": lambda c, g: (g * jnp.sqrt(c) * 256).astype(jnp.int32).astype(g.dtype) / 256 + 0 * jnp.sqrt(c),
+}
+LINEAR = {
+    "f32": lambda c, g: (g.astype(jnp.float32) * c.astype(jnp.float32)).astype(g.dtype),
+    "bf16": lambda c, g: (g.astype(jnp.bfloat16) * c.astype(jnp.bfloat16)).astype(g.dtype),
+    "reduced": lambda c, g: lax.reduce_precision(g, 8, 4) * c,
+    "NaN in places": lambda c, g: g * jnp.where(c > 0, c, jnp.log(c)),
+    "an inverse": lambda c, g: jnp.linalg.solve(jnp.outer(c, c) + jnp.eye(len(c)), g),
+    "a sum": lambda c, g: jnp.cumsum(g * c) + jnp.sum(g) * c,
+}
+
+
+def sine_with(rule):
+    @jax.custom_vjp
+    def sine(x):
+        return jnp.sin(x)
+
+    sine.defvjp(lambda x: (jnp.sin(x), jnp.cos(x)), lambda c, g: (rule(c, g),))
+    return sine
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_an_author_whose_rule_makes_integers_of_the_cotangent_is_said_to_be_left_out(client, name):
+    """JAX transposes it, in silence, to a rule of another derivative."""
+    with pytest.warns(UserWarning, match="edges_test.py:.*is not linear in the cotangent, and JAX's transpose of it gives other"):
+        world = world_of(sine_with(NOT_LINEAR[name]), (3,))
+    x = np.array([[0.3, -1.2, 0.7]])
+    g = client.gradient(world, steps=1, initial={"x": x}, objective="x", policy="f64")
+    np.testing.assert_allclose(g.initial["x"], np.cos(x), rtol=1e-14)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", LINEAR)
+def test_an_author_whose_rule_is_rounded_or_nan_somewhere_is_kept(client, name):
+    sine = sine_with(LINEAR[name])
+    x = np.array([0.3, -1.2, 0.7])
+    g = client.gradient(world_of(sine, (3,)), steps=1, initial={"x": x[None]}, objective="x", policy="f64")
+    np.testing.assert_allclose(g.initial["x"][0], jax.grad(lambda x: jnp.sum(sine(x)))(x), rtol=0.04)
+
+
 def test_a_line_is_warned_of_once_and_at_the_line_that_asked_for_the_world():
     """A step is lowered more than once, and a line may call a function more than once."""
 

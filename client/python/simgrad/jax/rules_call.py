@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
+from simgrad.jax.backward_rules import why_not_linear
 from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import OF_OTHERS, Lowering, NotLowered, Operands, line_of, primitives_of, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
@@ -107,7 +108,7 @@ def _is_checkpointed(called: Any) -> bool:
 def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     """The function, with its author's derivative where that is kept: the backward rule is linear, and
     its transpose takes tangents forward. One that JAX cannot transpose, with a loop over the
-    cotangent, is inlined; so is one that adds to the cotangent."""
+    cotangent, is inlined; so is one that is not linear, as it adds to the cotangent or makes integers of it."""
     params, graph = equation.params, low.graph
     called = params.get("call_jaxpr") or params["fun_jaxpr"]
     reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
@@ -119,8 +120,9 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
         rule_of = jax.make_jaxpr(_transposed(equation, reals))(*types, *(types[k] for k in reals))
     except Exception as error:  # whatever the author's rule raises
         return _without_rule(low, called, operands, f"as JAX cannot transpose its rule ({type(error).__name__})")
-    if _adds(equation, reals, operands):
-        return _without_rule(low, called, operands, "as its rule gives more than 0 for a cotangent of 0")
+    run = lambda whole, moving: _reals_of(equation, whole, reals, moving)
+    if why := why_not_linear(run, rule_of, operands, reals):
+        return _without_rule(low, called, operands, f"as {why}")
     graph.notes["custom_vjp_call: its author's derivative"] += 1
     with low.inside_of_custom():
         tangents = [graph.motion(operands[k]) for k in reals]
@@ -165,31 +167,7 @@ def _transposed(equation: Any, reals: list[int]) -> Callable[..., Any]:
     return of
 
 
-def _adds(equation: Any, reals: list[int], operands: Operands) -> bool:
-    """Whether a backward rule gives other numbers than 0 for a cotangent of 0: then it is not linear, and JAX
-    would transpose its linear part in silence. Where operands are unknown, numbers of three sizes stand in."""
-    draws = np.random.default_rng(0)
-    for size in (1.0, 1e3, 1e-3):
-        whole = [_stand_in(x, draws, size) if isinstance(x, Node) else jnp.asarray(x) for x in operands]
-        try:
-            run = lambda *moving: _reals_of(equation, whole, reals, moving)
-            out, back = jax.vjp(run, *(whole[k] for k in reals))
-            given = back([jnp.zeros_like(x) for x in out])
-        except Exception:  # whatever the author's rule raises of such numbers
-            continue
-        for x in given:
-            found = np.asarray(x)
-            if found.dtype.kind == "f" and (np.isfinite(found) & (found != 0)).any():
-                return True
-    return False
-
-
-def _stand_in(x: Node, draws: np.random.Generator, size: float) -> Any:
-    numbers = size * draws.normal(size=x.shape)
-    return jnp.asarray(numbers.astype(x.dtype) if x.dtype == REAL else np.ones(x.shape, x.dtype))
-
-
-def _reals_of(equation: Any, operands: list[Any], reals: list[int], moving: Sequence[Any]) -> list[Any]:
+def _reals_of(equation: Any, operands: Sequence[Any], reals: list[int], moving: Sequence[Any]) -> list[Any]:
     """The real results of the primitive, with `moving` in the places of the real operands."""
     whole = list(operands)
     for k, x in zip(reals, moving):
