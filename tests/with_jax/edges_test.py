@@ -465,6 +465,23 @@ def test_a_leaf_of_uint64_says_what_to_write():
         simgrad.jax.world(lambda s: {"b": s["b"] * jnp.uint64(3)}, state={"b": np.array([1, 2**63], np.uint64)})
 
 
+@pytest.mark.parametrize("place", ["output", "observe"])
+def test_an_output_of_uint64_is_refused_with_its_line_and_what_to_write(place):
+    mixed = lambda state: state["n"].astype(jnp.uint64) * jnp.uint64(0x9E3779B97F4A7C15)
+    step = lambda state: ({"n": state["n"] + 1}, {"u": mixed(state), "k": state["n"]} if place == "output" else {})
+    said = r"no uint64:\n  edges_test.py:\d+: output u is uint64\[2\]; x.astype\(jnp.int64\), or two words: \(x >> 32\)"
+    with pytest.raises(simgrad.jax.JaxWorldError, match=said):
+        simgrad.jax.world(step, state={"n": np.zeros(2, np.int32)}, observe={"u": mixed} if place == "observe" else {})
+
+
+def test_an_observed_leaf_keeps_the_width_of_its_example(client):
+    step = lambda state: {"n": state["n"] + 1, "low": state["n"].astype(jnp.uint64) * jnp.uint64(0x9E3779B97F4A7C15)}
+    start = {"n": np.int32(1), "low": np.uint32(0)}
+    world = simgrad.jax.world(step, state=start, observe=["low"])
+    r = client.rollout(world, steps=1, initial=start, policy="f64", record=["low"])
+    assert r.trajectory["low"].dtype == np.uint32 and r.trajectory["low"].tolist() == [[0x7F4A7C15]]
+
+
 def test_outputs_with_names_of_leaves_have_names_of_their_own(client):
     def step(state):
         x = state["x"] * 0.5

@@ -21,7 +21,7 @@ from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.graph import Graph
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import ERROR_IF, Lowering, Options, line_of
-from simgrad.jax.node import INSTALLED, Line, Node, Value, known_array, neutral
+from simgrad.jax.node import INSTALLED, U64, Line, Node, Value, known_array, neutral
 from simgrad.jax.trees import GROUPS, Group, called, path_name, unique, x64
 
 _PACKAGES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (jax.__file__, __file__))
@@ -261,6 +261,7 @@ class StepFinder:
         names = self._state.names
         unlike = unique([*names, *seen, *outputs])[len(names) :]  # an output gives way to a name of `observe`
         self._other_names = unlike[len(seen) :] + unlike[: len(seen)]
+        self._refuse_u64()
         if taken := [name for name in observe if name in names]:
             raise JaxWorldError(
                 "observe gives names that leaves of the state have:",
@@ -312,6 +313,21 @@ class StepFinder:
                 found.append(Problem(line, what, _type_hint(example, out)))
         if found:
             raise JaxWorldError("a state keeps its shape and its type:", found)
+
+    def _refuse_u64(self) -> None:
+        """An i64 of the same bits stands for a u64, and would come back as another number."""
+        first = self._state.count
+        problems = [
+            Problem(
+                line_of_result(self.jaxpr, first + place, self._step),
+                f"output {name} is {out.str_short()}",
+                "x.astype(jnp.int64), or two words: (x >> 32).astype(jnp.uint32) and x.astype(jnp.uint32)",
+            )
+            for place, (name, out) in enumerate(zip(self._other_names, self.jaxpr.out_avals[first:]))
+            if out.dtype == U64
+        ]
+        if problems:
+            raise JaxWorldError("a world has int64 and uint32, and no uint64:", problems)
 
     def find(self, read_by_costs: Callable[[set[tuple[str, str]]], tuple[set[str], set[str]]]) -> Step:
         """`read_by_costs`: of the constants; which leaves of the state stage costs read, and which
@@ -386,8 +402,8 @@ class StepFinder:
         state = tuple(n for n in names if n in read)
         observables = tuple(n for n in free if n not in read)
         asked = {*self._wanted, *by_costs[1]} & set(observables)
-        exports = {**{n: outputs[n] for n in observables if n in asked}, **others}
         examples = dict(zip(names, self._state.examples))
+        exports = {**{n: typed(made.graph, outputs[n], examples[n]) for n in observables if n in asked}, **others}
         following = {n: typed(made.graph, outputs[n], examples[n]) for n in state}
         live = Live([*following.values(), *exports.values(), *(x.operands[0] for x in halts)])
         fixed = tuple(n for n in names if ("state", n) in constants and n not in state)
