@@ -425,6 +425,31 @@ def test_a_nan_of_a_branch_is_born_where_the_branch_runs(client):
     np.testing.assert_allclose(r.state["x"][0], step({"x": jnp.array(x[0])})["x"], rtol=1e-14)
 
 
+def test_a_nan_constant_that_is_given_is_born_there(client):
+    """As output, state, what is observed, cost and start; the numbers beside it are what they were."""
+    beside = lambda state: jnp.array([1.5, jnp.nan])
+    step = lambda state: ({"x": 2 * state["x"], "y": beside(state), "seen": jnp.nan}, {"o": jnp.full(2, jnp.nan)})
+    start = {"x": 1.0, "y": np.zeros(2), "seen": 0.0}
+    with_y = lambda state: ({**step(state)[0], "x": 2 * state["x"] + jnp.where(jnp.isnan(state["y"][1]), 1.0, 0.0)}, step(state)[1])
+    cost = {"c": {"stage": lambda state: jnp.nan, "terminal": lambda state: jnp.nan}}
+    world = simgrad.jax.world(with_y, state=start, observe={"e": beside}, objective=cost)
+    r = client.rollout(world, steps=2, initial=start, policy="f64", objective="c", record=["o", "e", "y"])
+    assert r.state["x"].tolist() == [5.0] and not r.ok.any() and np.isnan(r.values).all()
+    np.testing.assert_array_equal(r.state["y"], [[1.5, np.nan]])
+    np.testing.assert_array_equal(r.trajectory["e"], [[[1.5, np.nan]] * 2])
+    assert np.isnan(r.trajectory["o"]).all() and r.trajectory["o"].shape == (1, 2, 2)
+    world = simgrad.jax.world(lambda s: step(s)[0], state=start, observe=["seen"])
+    assert np.isnan(client.rollout(world, steps=1, initial=start, policy="f64", record=["seen"]).trajectory["seen"]).all()
+
+
+@pytest.mark.parametrize("example", [0.0, np.nan])
+def test_an_init_that_gives_a_nan_starts_there(client, example):
+    step = lambda state: {"x": jnp.where(jnp.isnan(state["y"]), state["x"] + 1, 0.0), "y": state["y"]}
+    world = simgrad.jax.world(step, state={"x": 1.0, "y": example}, init=lambda state: {"y": jnp.nan})
+    assert ("y" in world.constants) == np.isnan(example)
+    assert client.rollout(world, steps=1, initial={"x": 1.0}, policy="f64").state["x"].tolist() == [2.0]
+
+
 @pytest.mark.parametrize("custom", ["keep", "inline"])
 def test_a_derivative_of_an_author_gives_no_birth_at_infinity(client, custom):
     def step(state):

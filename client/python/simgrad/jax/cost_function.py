@@ -37,6 +37,7 @@ class CostFunction:
     def lowered(self, constants: set[tuple[str, str]], options: Options) -> tuple[Lowered, Live]:
         made = lowered(self._jaxpr, self._groups, constants, options)
         made.lowering.problems.raise_if_any(f"the cost {self.name!r} makes no world:")
+        made.outputs = [made.graph.given(x) for x in made.outputs]
         return made, Live(made.outputs)
 
     def reads(self, constants: set[tuple[str, str]], options: Options) -> set[str]:

@@ -78,6 +78,10 @@ class Graph(Layout):
             self._literals[key] = found
         return found
 
+    def given(self, x: Value) -> Value:
+        """x as a program gives it: a constant with NaN, which no literal holds, as a node."""
+        return x if isinstance(x, Node) or x.dtype != REAL or not np.isnan(x).any() else self.node(x)
+
     def _with_nan(self, x: np.ndarray, divisor: Value) -> Node:
         """Numbers, divided by 1, and NaN as 0 / 0, which no literal holds: of the scope that reads it, so that it is
         born where that runs. `divisor`: 0 in places of NaN, also of some alone, and 1 elsewhere."""

@@ -61,14 +61,19 @@ class InitFunction:
             raise JaxWorldError("what init gives has the types of the state:", problems)
 
     def lowered(self, constants: set[tuple[str, str]], options: Options) -> tuple[Lowered, Live]:
+        made = self._typed(constants, options)
+        made.outputs = [made.graph.given(x) for x in made.outputs]
+        return made, Live(made.outputs)
+
+    def _typed(self, constants: set[tuple[str, str]], options: Options) -> Lowered:
         made = lowered(self._jaxpr, self._groups, constants, options)
         made.lowering.problems.raise_if_any("this init makes no world:")
         made.outputs = [typed(made.graph, x, self._examples[n]) for n, x in zip(self.names, made.outputs)]
-        return made, Live(made.outputs)
+        return made
 
     def varying(self, options: Options) -> frozenset[str]:
         """Leaves that it computes, or gives another number than the example's."""
-        made, _ = self.lowered(integers(self._groups), options)
+        made = self._typed(integers(self._groups), options)
         return frozenset(
             name
             for name, out in zip(self.names, made.outputs)

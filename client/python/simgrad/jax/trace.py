@@ -403,8 +403,9 @@ class StepFinder:
         observables = tuple(n for n in free if n not in read)
         asked = {*self._wanted, *by_costs[1]} & set(observables)
         examples = dict(zip(names, self._state.examples))
-        exports = {**{n: typed(made.graph, outputs[n], examples[n]) for n in observables if n in asked}, **others}
-        following = {n: typed(made.graph, outputs[n], examples[n]) for n in state}
+        observed = {n: typed(made.graph, outputs[n], examples[n]) for n in observables if n in asked}
+        exports = {n: made.graph.given(x) for n, x in {**observed, **others}.items()}
+        following = {n: made.graph.given(typed(made.graph, outputs[n], examples[n])) for n in state}
         live = Live([*following.values(), *exports.values(), *(x.operands[0] for x in halts)])
         fixed = tuple(n for n in names if ("state", n) in constants and n not in state)
         return Step(made, live, state, fixed, observables, following, exports, halts)
