@@ -337,3 +337,29 @@ def test_integers_of_64_bits_need_x64(client):
             run({"n": wide}, steps=1)
         with pytest.raises(Exception, match="n: 4236443047215 is no int32"):
             run({"n": np.int64(5)}, steps=25)
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda f, x: jax.jit(f)(x),
+        lambda f, x: jax.jit(jax.value_and_grad(f))(x)[0],
+        lambda f, x: jax.vmap(f)(x[None])[0],
+        lambda f, x: jax.jit(jax.vmap(f))(x[None])[0],
+    ],
+    ids=["jit", "grad", "vmap", "both"],
+)
+def test_a_random_key_that_a_function_closes_over_is_known(client, transformed):
+    def drawn(state):
+        key, used = jax.random.split(state["key"])
+        return {"key": key, "x": 0.9 * state["x"] + jax.random.uniform(used), "table": state["table"]}
+
+    start = {"key": jax.random.key(1), "x": 0.0, "table": jax.random.key(2)}
+    run = simgrad.jax.function(client, simgrad.jax.world(drawn, state=start), steps=3, policy="f64")
+    given = lambda x: run({**start, "x": x}).state["x"]
+    x = jnp.ones(())
+    expected = {**start, "x": x}
+    for _ in range(3):
+        expected = drawn(expected)
+    np.testing.assert_allclose(transformed(given, x), expected["x"], rtol=1e-15)
+    np.testing.assert_array_equal(jax.jit(lambda key: run({**start, "key": key, "x": x}).state["x"])(start["key"]), given(x))

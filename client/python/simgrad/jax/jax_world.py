@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
-import jax
 import numpy as np
 
 from simgrad.arrays import PerStep
 from simgrad.jax.report import Report
 from simgrad.jax.trace import Step
-from simgrad.jax.trees import Group, has_numbers_of, is_key
+from simgrad.jax.trees import Group, has_numbers_of, is_key, words_of
 from simgrad.results import Gradient, Rollout
 from simgrad.v1 import program_pb2
 from simgrad.world import World
@@ -195,7 +194,7 @@ def _leaves(given: Any, group: Group) -> list[Any]:
 
 def _array(name: str, leaf: Any, example: np.ndarray) -> Any:
     if is_key(leaf):
-        return np.asarray(jax.random.key_data(leaf))
+        return words_of(leaf)
     array = np.asarray(leaf)
     if example.dtype.kind == "f":
         return array

@@ -109,10 +109,16 @@ def is_key(x: Any) -> bool:
     return dtype is not None and bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
+def words_of(key: Any) -> np.ndarray:
+    """The words of a random key that is known, also where JAX traces what it closes over."""
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jax.random.key_data(key))
+
+
 def numbers(leaf: Any) -> np.ndarray:
     """A leaf as an array: reals f64, keys their words, Python's integers i32."""
     if is_key(leaf):
-        return np.asarray(jax.random.key_data(leaf))
+        return words_of(leaf)
     if isinstance(leaf, int) and not isinstance(leaf, bool):
         if not -(2**31) <= leaf < 2**31:
             raise ValueError(f"{leaf}: a Python integer is an i32 of a world; say np.int64({leaf})")
