@@ -701,6 +701,43 @@ def test_a_known_place_outside_an_array_has_what_jax_puts_there(client, function
     np.testing.assert_array_equal(values_of(client, function, x[None])[0], function(jnp.asarray(x)))
 
 
+SCATTERED_BOOLS = {
+    "max at a known place": lambda b, i: ~b.at[0, 1].max(True),
+    "min at known places": lambda b, i: ~b.at[jnp.array([1, 0])].min(b[::-1]),
+    "max at one known place twice": lambda b, i: b.at[0, jnp.array([0, 0])].max(b[1, :2]),
+    "largest of known segments": lambda b, i: jax.ops.segment_max(b, jnp.array([1, 0]), 2),
+    "set at a computed place": lambda b, i: b.at[i[0], i[1]].set(~b[0, 0]),
+    "max at computed places": lambda b, i: b.at[i, i[::-1]].max(b[:, 2]),
+    "min at computed places": lambda b, i: b.at[i, i].min(b[:, 0], mode="clip"),
+    "at a computed place outside": lambda b, i: b.at[i[0] + 2, i[1]].set(True),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED_BOOLS)
+def test_bools_are_brought_to_places(client, name):
+    b = np.random.default_rng(1).integers(0, 2, (6, 2, 3)).astype(bool)
+    i = np.random.default_rng(2).integers(0, 2, (6, 2)).astype(np.int32)
+    step = lambda state: {"b": SCATTERED_BOOLS[name](state["b"], state["i"]), "i": state["i"] + state["b"][0, :2]}
+    world = simgrad.jax.world(step, state={"b": b[0], "i": i[0]})
+    found = client.rollout(world, steps=1, initial={"b": b, "i": i}, policy="f64").state["b"]
+    np.testing.assert_array_equal(found, jax.vmap(lambda b, i: step({"b": b, "i": i})["b"])(jnp.asarray(b), jnp.asarray(i)))
+
+
+@pytest.mark.parametrize("dtype, fill", [(np.uint64, None), (np.uint64, 2**63 + 5), (np.uint64, 7), (np.int64, None), (np.int64, 2**60 + 1),
+                                         (np.uint32, None), (bool, True)])  # fmt: skip
+def test_outside_of_an_array_stands_the_integer_that_jax_has_there(client, dtype, fill):
+    def words(n, at):
+        found = n.astype(dtype).at[at].get(mode="fill", fill_value=fill).astype(jnp.uint64)
+        return jnp.stack([(found >> 32).astype(jnp.uint32), found.astype(jnp.uint32)])
+
+    at = np.array([2, 0, 7])
+    step = lambda state: ({"n": state["n"] + 1, "at": state["at"] + 1}, {"known": words(state["n"], at), "found": words(state["n"], state["at"])})
+    start = {"n": np.array([5, -1, 3]), "at": at}
+    r = client.rollout(simgrad.jax.world(step, state=start), steps=1, initial=start, policy="f64", record=["known", "found"])
+    for found in r.trajectory.values():
+        np.testing.assert_array_equal(found[0, 0], words(jnp.asarray(start["n"]), at))
+
+
 @pytest.mark.parametrize(
     "place", [np.uint32(2**31 + 1), np.uint32(2**32 - 1), np.int64(2**32 + 1), np.int64(-(2**40)), np.int64(2**31), np.int64(-1)]
 )

@@ -11,7 +11,7 @@ from simgrad.constants import element_of
 from simgrad.expression import Expression
 from simgrad.jax.fold import ELEMENTWISE
 from simgrad.jax.kinks import has_kink, write_with_kink
-from simgrad.jax.literals import write_literal
+from simgrad.jax.literals import EXACT, write_literal
 from simgrad.jax.liveness import Live
 from simgrad.jax.node import CONTROL, Line, Node, Place, Scope, Value, size_of
 from simgrad.program import ProgramBuilder
@@ -227,11 +227,16 @@ def _take(b: ProgramBuilder, x: Node, operands: Sequence[Expression]) -> Express
         flat = b.concat(*lines, axes=0)
     fill = x.attributes["fill"]
     indices = x.attributes["indices"].reshape(-1).tolist()
-    if fill is not None and not np.isfinite(fill):
+    if fill is not None and not _is_sent(fill):
         inside = write_literal(b, x.attributes["indices"] >= 0)
         taken = b.take(flat, shape=x.shape, indices=indices)
-        return b.select(inside, taken, write_literal(b, np.full(x.shape, float(fill))))
+        return b.select(inside, taken, write_literal(b, np.full(x.shape, fill, x.dtype)))
     return b.take(flat, shape=x.shape, indices=indices, fill=float(fill or 0))
+
+
+def _is_sent(fill: Any) -> bool:
+    """Whether a program holds it as a number."""
+    return abs(fill) < EXACT if isinstance(fill, int) else bool(np.isfinite(fill))
 
 
 def _random_bits(b: ProgramBuilder, x: Node) -> Expression:

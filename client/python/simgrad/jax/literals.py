@@ -8,13 +8,13 @@ from simgrad.expression import Expression
 from simgrad.program import ProgramBuilder
 from simgrad.constants import element_of
 
-_EXACT = 1 << 53  # integers below are numbers of f64, as which literals are sent
+EXACT = 1 << 53  # integers below are numbers of f64, as which literals are sent
 _SMALL = 8  # elements; what is smaller is written as it is
 
 
 def write_literal(b: ProgramBuilder, array: np.ndarray) -> Expression:
     """The array, which has no NaN, as values of the program. Large integers, which no literal holds, are computed."""
-    if array.dtype == np.int64 and bool((np.abs(array >> 1) >= _EXACT // 2).any()):
+    if array.dtype == np.int64 and bool((np.abs(array >> 1) >= EXACT // 2).any()):
         upper, lower = write_literal(b, array >> 32), write_literal(b, array & 0xFFFFFFFF)
         return b.or_(b.shl(upper, b.literal(32, array.shape, upper.element)), lower)
     element = element_of("real" if array.dtype.kind == "f" else array.dtype)

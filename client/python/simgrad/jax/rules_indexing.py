@@ -8,7 +8,7 @@ from typing import Any, Iterator, Sequence
 import numpy as np
 
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
-from simgrad.jax.node import I32, I64, REAL, Node, Shape, Value, neutral, size_of
+from simgrad.jax.node import BOOL, I32, I64, REAL, Node, Shape, Value, known_array, neutral, size_of
 
 _SCATTERS = {
     "scatter": "set",
@@ -133,7 +133,7 @@ def _gather(low: Lowering, equation: Any, operands: Operands) -> Value:
     mode = _bounds(params["mode"])
     outside = "fill" if mode == "fill" else "clip"
     windows = _Windows.of_gather(params)
-    fill = _fill(array, params["fill_value"]) if mode == "fill" else None
+    fill = _fill(equation.invars[0].aval.dtype, params["fill_value"]) if mode == "fill" else None
     if isinstance(indices, Node) and windows.lines(array.shape) and outside == "clip":
         numbers = graph.as_index(graph.reshape(indices, indices.shape[:-1]))
         found = graph.emit("gather", array, numbers, axis=int(windows.indexed[0]))
@@ -152,16 +152,16 @@ def _gather(low: Lowering, equation: Any, operands: Operands) -> Value:
     return graph.select(inside, found, np.asarray(fill, array.dtype))
 
 
-def _fill(array: Value, given: Any) -> Any:
-    if given is not None:
-        return given
-    kind = array.dtype.kind
-    if kind == "f":
-        return np.nan
-    if kind == "b":
-        return False
-    info = np.iinfo(array.dtype)
-    return info.min if kind == "i" else info.max
+def _fill(dtype: Any, given: Any) -> Any:
+    """The number that stands outside of an array, of u64 the i64 of the same bits."""
+    if neutral(dtype) == REAL:
+        return np.nan if given is None else given
+    if dtype == BOOL:
+        return bool(given)
+    if given is None:
+        info = np.iinfo(dtype)
+        given = info.min if info.min else info.max
+    return int(known_array(np.asarray(given).astype(dtype)))
 
 
 def _takes_updates(combination: Any) -> bool:
@@ -196,8 +196,6 @@ def _scatter(low: Lowering, equation: Any, operands: Operands) -> Value:
         made = _constant_scatter(low, array, flat, updates, combine)
         if made is not None:
             return made
-    if array.dtype.kind == "b":
-        raise NotLowered("a scatter of bools at computed places", "scatter integers")
     line = graph.reshape(array, (size_of(array.shape),))
     numbers = graph.convert(graph.reshape(flat, (size_of(flat.shape),)), I32)
     moved = graph.reshape(updates, (size_of(updates.shape),))
@@ -253,6 +251,8 @@ def _combined(
     before, brought = graph.take([array], places), graph.take([updates], sources)
     if combine in ("add", "mul"):
         return graph.arithmetic(combine, before, brought)
+    if array.dtype == BOOL:
+        return graph.logic("or" if combine == "max" else "and", before, brought)
     return graph.emit(combine, before, brought)
 
 
