@@ -721,6 +721,20 @@ def test_formats_that_a_step_names_are_kept(client, narrow):
     assert simgrad.jax.check(erased, client, steps=4).worst > 1e-9 and erased.report().erased
 
 
+def test_cotangents_of_a_format_that_is_kept_are_not_rounded(client):
+    def step(state):
+        x = state["x"].astype(jnp.bfloat16)
+        return {"x": jnp.sin(x * x).astype(jnp.float64)}
+
+    world = simgrad.jax.world(step, state={"x": X}, formats="keep", objective={"sum": lambda s: jnp.sum(s["x"])})
+    g = client.gradient(world, steps=1, initial={"x": X}, objective="sum", policy="f64")
+    x = jnp.asarray(X, jnp.bfloat16)
+    product = (x * x).astype(jnp.float64)
+    np.testing.assert_allclose(g.initial["x"], jnp.cos(product) * 2 * x.astype(jnp.float64), rtol=1e-15)
+    in_jax = jax.grad(lambda x: jnp.sum(step({"x": x})["x"]))(X)
+    assert 0 < np.max(np.abs(g.initial["x"] - in_jax) / np.abs(in_jax)) < 0.02
+
+
 UPDATES = {
     "known places": lambda x, k, third: x.at[jnp.array([0, 2])].multiply(third),
     "computed places": lambda x, k, third: x.at[k].multiply(third),
