@@ -53,6 +53,9 @@ CASES = {
     "two arrays of indices": lambda x, y, a, k, i: x[[0, 2, 1], [3, -1, 0]],
     "an array and a slice": lambda x, y, a, k, i: x[[2, 0], 1:3],
     "a mask": lambda x, y, a, k, i: x[np.array([True, False, True])],
+    "tuples in a key": lambda x, y, a, k, i: x[:, (1,)] + x[(1,), :] + x[:, (True, False, True, True)].sum()
+    + x[:, (0, 2)].sum() + x[(True, False, True),][:, i][0] + x[(2, 0), i[:2]].sum(),
+    "no indices": lambda x, y, a, k, i: x[[], i[0]],
     "computed indices": lambda x, y, a, k, i: x[i] + x[:, i][i],
     "a computed element": lambda x, y, a, k, i: x[i[0], i[1]] + y[i[2]],
     "computed and known": lambda x, y, a, k, i: x[i, [3, 0, 1, 2]] + x[1:, i][1] + x[1, i],

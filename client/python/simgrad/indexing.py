@@ -150,7 +150,8 @@ def _is_basic(entry: Any) -> bool:
 
 def _entries(x: "Expression", key: Any) -> Key:
     """One entry per axis of x, and None for new axes. Arrays of bools become indices."""
-    given = list(key) if isinstance(key, tuple) else [key]
+    # A tuple inside a key is a list of indices to NumPy.
+    given: list[Any] = [list(e) if isinstance(e, tuple) else e for e in (key if isinstance(key, tuple) else (key,))]
     if any(_is_mask(entry) for entry in given):
         # NumPy looks at the shapes of masks; what is computed stands for a whole axis.
         _known(x, tuple(slice(None) if _is_value(entry) else entry for entry in given))
@@ -265,7 +266,7 @@ def _comparable(place: "Expression") -> "Expression":
 
 def _place(x: "Expression", entry: Any, length: int) -> np.ndarray:
     try:
-        return np.asarray(np.arange(length, dtype=np.int32)[np.asarray(entry)])
+        return np.asarray(np.arange(length, dtype=np.int32)[entry])
     except IndexError as error:
         raise IndexError(f"{x.builder.here()}{error}") from None
 
