@@ -55,6 +55,10 @@ CASES = {
     "a mask": lambda x, y, a, k, i: x[np.array([True, False, True])],
     "tuples in a key": lambda x, y, a, k, i: x[:, (1,)] + x[(1,), :] + x[:, (True, False, True, True)].sum()
     + x[:, (0, 2)].sum() + x[(True, False, True),][:, i][0] + x[(2, 0), i[:2]].sum(),
+    "indices parted by an ellipsis for no axis": lambda x, y, a, k, i: np.stack([x, 2 * x])[:, [0, 1], ..., [1, 3]]
+    + np.stack([x, 2 * x])[:, i[1:3] % 2, ..., [1, 0]]
+    + np.stack([x, 2 * x])[:, 1, ..., 2]
+    + np.stack([x, 2 * x])[i[1:3] % 2, :, 0, ...][:, :2],
     "no indices": lambda x, y, a, k, i: x[[], i[0]],
     "computed indices": lambda x, y, a, k, i: x[i] + x[:, i][i],
     "a computed element": lambda x, y, a, k, i: x[i[0], i[1]] + y[i[2]],
@@ -378,10 +382,11 @@ def test_places_are_written_to_as_numpy_writes(client):
         sg.observe("both", x.at[i[1:3].astype(np.int64), [3, -1]].add(1.0))
         sg.observe("apart", x.reshape(3, 2, 2).at[i, :, i % 2].add(1.0).reshape(3, 4))
         sg.observe("beyond", x.at[i + 1, i - 1].add(1.0))
+        sg.observe("parted", x.reshape(3, 2, 2).at[:, [0, 1], ..., [1, 0]].set(np.arange(6.0).reshape(2, 3)).reshape(3, 4))
         return {}
 
     names = ["set", "one", "add", "outside", "max", "pairs", "column", "block", "both", "apart"]
-    names += ["beyond"]
+    names += ["beyond", "parted"]
     r = client.rollout(writes, steps=1, policy="f64", initial={"x": X, "i": I}, record=names)
     expected = {name: X.copy() for name in names}
     expected["set"][1:, ::2] = [[1.0, 2.0], [3.0, 4.0]]
@@ -396,6 +401,7 @@ def test_places_are_written_to_as_numpy_writes(client):
     np.add.at(expected["apart"].reshape(3, 2, 2), (I, slice(None), I % 2), 1.0)
     # Of (3, 1), (1, -1), (2, 0) and (2, 0) the first two are dropped, each along another axis.
     np.add.at(expected["beyond"], ([2, 2], [0, 0]), 1.0)
+    expected["parted"].reshape(3, 2, 2)[:, [0, 1], ..., [1, 0]] = np.arange(6.0).reshape(2, 3)
     for name in names:
         np.testing.assert_array_equal(r.trajectory[name][0, 0], expected[name], err_msg=name)
 

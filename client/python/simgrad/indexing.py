@@ -133,6 +133,11 @@ def _is_i32(entry: Any) -> bool:
     return _is_value(entry) and bool(entry.element == ELEMENT_TYPE_I32)
 
 
+def _is_index(entry: Any) -> bool:
+    """A number, a list or an array, or what the world computes."""
+    return not (entry is None or entry is Ellipsis or isinstance(entry, slice))
+
+
 def _is_whole(entry: Any) -> bool:
     return isinstance(entry, slice) and entry == slice(None)
 
@@ -149,7 +154,8 @@ def _is_basic(entry: Any) -> bool:
 
 
 def _entries(x: "Expression", key: Any) -> Key:
-    """One entry per axis of x, and None for new axes. Arrays of bools become indices."""
+    """One entry per axis of x, None for new axes, and an ellipsis that stands for no axis but may part indices. Arrays
+    of bools become indices."""
     # A tuple inside a key is a list of indices to NumPy.
     given: list[Any] = [list(e) if isinstance(e, tuple) else e for e in (key if isinstance(key, tuple) else (key,))]
     if any(_is_mask(entry) for entry in given):
@@ -178,8 +184,10 @@ def _entries(x: "Expression", key: Any) -> Key:
     used = sum(e is not None and e is not Ellipsis for e in entries)
     if used > x.ndim:
         raise IndexError(f"{x.builder.here()}{used} indices for an array of shape {x.shape}")
-    missing = [slice(None)] * (x.ndim - used)
     at = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries))
+    # An ellipsis for no axis parts the indices beside it, so that NumPy puts their axes first.
+    parts = any(map(_is_index, entries[:at])) and any(map(_is_index, entries[at:])) and not _is_index(entries[0])
+    missing = [Ellipsis] if parts and used == x.ndim else [slice(None)] * (x.ndim - used)
     return tuple([*entries[:at], *missing, *entries[at + 1 :]])
 
 
@@ -205,7 +213,7 @@ def _basic(x: "Expression", entries: Key) -> "Expression":
     """Integers, slices that run forward, and new axes: a slice and a reshape."""
     shape = np.broadcast_to(np.False_, x.shape)[_known(x, entries)].shape
     start, lengths, stride = [], [], []
-    for n, entry in zip(x.shape, [e for e in entries if e is not None]):
+    for n, entry in zip(x.shape, [e for e in entries if e is not None and e is not Ellipsis]):
         if isinstance(entry, slice):
             places = range(*entry.indices(n))
             start.append(places.start if len(places) else 0)
@@ -225,7 +233,7 @@ def _computed(x: "Expression", entries: Key) -> "Expression":
     """Some indices are values: what is known is taken first, then one gather along their joint axis."""
     b = x.builder
     chosen = [i for i, e in enumerate(entries) if _is_value(e) or not isinstance(e, slice)]
-    if any(e is None for e in entries) or chosen != list(range(chosen[0], chosen[-1] + 1)):
+    if any(e is None or e is Ellipsis for e in entries) or chosen != list(range(chosen[0], chosen[-1] + 1)):
         return b.gather(x.reshape(-1), _number(x, entries), axes=0)
     first = chosen[0]
     slices = tuple(e if isinstance(e, slice) else slice(None) for e in entries)
@@ -278,13 +286,13 @@ def _number(x: "Expression", entries: Key, outside: int | None = None) -> "Expre
       outside: the number where a computed index is outside; None: that of the nearest element.
     """
     b = x.builder
-    chosen = [i for i, e in enumerate(entries) if not isinstance(e, slice) and e is not None]
+    chosen = [i for i, e in enumerate(entries) if _is_index(e)]
     try:
         joint = np.broadcast_shapes(*(np.shape(entries[i]) for i in chosen))
     except ValueError:
         raise b.unmet(*(np.shape(entries[i]) for i in chosen)) from None
     together = chosen == list(range(chosen[0], chosen[-1] + 1))
-    kept = [i for i in range(len(entries)) if i not in chosen]
+    kept = [i for i, e in enumerate(entries) if e is None or isinstance(e, slice)]
     before = sum(i < chosen[0] for i in kept) if together else 0
     behind = len(kept) - before
 
@@ -292,6 +300,8 @@ def _number(x: "Expression", entries: Key, outside: int | None = None) -> "Expre
     number: Any = np.int32(0)
     inside: Any = None
     for i, entry in enumerate(entries):
+        if entry is Ellipsis:
+            continue
         if entry is None:
             # A new axis: one more, of length 1, among those that are kept.
             place: Any = np.zeros(1, np.int32)
