@@ -134,6 +134,8 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: x[0, 0, 0], IndexError, "3 indices"),
         (lambda x, i, c: x[[0, 9]], IndexError, "out of bounds"),
         (lambda x, i, c: x[i:], TypeError, "dynamic_slice"),
+        (lambda x, i, c: x[True, ..., 0], TypeError, r"no single bool: x\[None\]"),
+        (lambda x, i, c: x.at[np.array(False)].set(0.0), TypeError, "no single bool"),
         (lambda x, i, c: x[c], TypeError, "where"),
         (lambda x, i, c: x.at[i, 7].set(0.0), IndexError, "out of bounds"),
         (lambda x, i, c: x.at[[0, 1], :, i].set(0.0), IndexError, "3 indices"),

@@ -241,6 +241,7 @@ CASES = {
     + x.take(i, axis=1)
     + x.take([1])
     + x.std(keepdims=True),
+    "taken by bools": lambda x, y, a, k, i: np.take(x, [True, False, True, True], 1) + y.take(True),
     "looked up": lambda x, y, a, k, i: np.searchsorted(np.sort(y), x)
     + np.searchsorted(np.array([0.5, 1.0]), y, side="right")
     + np.interp(x, np.array([-1.5, 0.0, 1.0, 1.6]), y),

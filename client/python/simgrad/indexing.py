@@ -150,7 +150,7 @@ def _is_array(entry: Any) -> bool:
 
 
 def _is_basic(entry: Any) -> bool:
-    return not _is_array(entry) and not _is_value(entry) and not isinstance(entry, (bool, np.bool_))
+    return not _is_array(entry) and not _is_value(entry)
 
 
 def _entries(x: "Expression", key: Any) -> Key:
@@ -158,7 +158,7 @@ def _entries(x: "Expression", key: Any) -> Key:
     of bools become indices."""
     # A tuple inside a key is a list of indices to NumPy.
     given: list[Any] = [list(e) if isinstance(e, tuple) else e for e in (key if isinstance(key, tuple) else (key,))]
-    if any(_is_mask(entry) for entry in given):
+    if any(_is_mask(entry) and np.ndim(entry) for entry in given):
         # NumPy looks at the shapes of masks; what is computed stands for a whole axis.
         _known(x, tuple(slice(None) if _is_value(entry) else entry for entry in given))
     entries: list[Any] = []
@@ -175,6 +175,8 @@ def _entries(x: "Expression", key: Any) -> Key:
                 f"{x.builder.here()}x[...] takes computed indices, not computed reals or bools: the shape would depend on "
                 "data; use sg.where(c, x, 0)"
             )
+        if isinstance(entry, (bool, np.bool_)) or _is_mask(entry) and np.ndim(entry) == 0:
+            raise TypeError(f"{x.builder.here()}x[...] takes no single bool: x[None] adds an axis")
         if _is_mask(entry):
             entries.extend(np.nonzero(np.asarray(entry)))
         else:

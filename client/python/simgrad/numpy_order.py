@@ -55,5 +55,6 @@ def sort(a: Any, axis: int | None = -1) -> "Expression":
 def take(a: Any, indices: Any, axis: int | None = None) -> "Expression":
     b = builder_of(a, indices)
     x, along = along_one(b.value(a), axis)
-    # A tuple in a key of its own is a list of indices.
-    return x[(*(slice(None),) * along, list(indices) if isinstance(indices, tuple) else indices)]
+    if not hasattr(indices, "builder") and np.asarray(indices).dtype == bool:
+        indices = np.asarray(indices, np.int32)  # places 0 and 1, and no mask
+    return x[(*(slice(None),) * along, indices)]
