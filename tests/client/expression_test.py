@@ -9,7 +9,14 @@ import simgrad as sg
 from simgrad import numpy_table
 from simgrad.constants import element_of
 from simgrad.program import ProgramBuilder
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
+from simgrad.v1.program_pb2 import (
+    ELEMENT_TYPE_BOOL,
+    ELEMENT_TYPE_I32,
+    ELEMENT_TYPE_I64,
+    ELEMENT_TYPE_REAL,
+    ELEMENT_TYPE_U8,
+    ELEMENT_TYPE_U32,
+)
 
 
 def ops(b):
@@ -49,6 +56,11 @@ def test_an_array_is_one_literal_and_equal_numbers_are_sent_once(b):
 def test_numbers_take_the_type_of_what_they_meet(b):
     n, x, c = b.state("n", (), ELEMENT_TYPE_I32), b.state("x"), b.state("c", (), ELEMENT_TYPE_BOOL)
     assert (n + 1).element == ELEMENT_TYPE_I32 and (np.int64(3) * n).element == ELEMENT_TYPE_I32
+    y = b.state("y", (), ELEMENT_TYPE_U8)
+    assert (y + 3).element == ELEMENT_TYPE_U8 and (y + np.int32(3)).element == (np.arange(3) - y).element == ELEMENT_TYPE_I32
+    assert (n + np.int64(2**40)).element == (y - 2**40 * np.arange(2)).element == ELEMENT_TYPE_I64
+    assert (n + np.uint32(3)).element == np.concatenate([n.reshape(1), np.zeros(2, np.uint32)]).element == ELEMENT_TYPE_U32
+    assert (c + np.int32(1)).element == ELEMENT_TYPE_I32 and (x + np.int64(2**40)).element == ELEMENT_TYPE_REAL
     assert (n * 0.5).element == (n * x).element == (n / 2).element == ELEMENT_TYPE_REAL
     assert (c * x).element == ELEMENT_TYPE_REAL and (c & True).element == ELEMENT_TYPE_BOOL
     assert (

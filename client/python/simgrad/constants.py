@@ -101,20 +101,20 @@ def is_weak(x: Any) -> bool:
 
 
 def own_element(x: Any) -> int:
-    """The type of a constant alone: Python's numbers are reals, NumPy's integers i32 or their unsigned type."""
-    dtype = constant(x).dtype
-    kind = dtype.kind
-    if kind == "b" or dtype in (np.uint32, np.uint8):
-        return element_of(dtype)
-    return ELEMENT_TYPE_I32 if kind in "iu" and not is_weak(x) else ELEMENT_TYPE_REAL
+    """The type of a constant alone: Python's numbers are reals, NumPy's integers u8, u32 or i32, or i64 where i32 does
+    not hold them."""
+    array = constant(x)
+    if array.dtype.kind == "b" or array.dtype in (np.uint32, np.uint8):
+        return element_of(array.dtype)
+    if array.dtype.kind == "f" or is_weak(x):
+        return ELEMENT_TYPE_REAL
+    return ELEMENT_TYPE_I32 if holds(ELEMENT_TYPE_I32, array) else ELEMENT_TYPE_I64
 
 
 def met_element(x: Any, others: Iterable[int]) -> int:
-    """The type of a constant among values with these types: an integer stays one if they are integers."""
-    if constant(x).dtype.kind not in "iu":
-        return own_element(x)
+    """The type of a constant among values with these types: whole numbers of Python take theirs."""
     known = set(others) - {ELEMENT_TYPE_BOOL}
-    return widest(known) if known else own_element(x)
+    return widest(known) if known and is_weak(x) and constant(x).dtype.kind in "iu" else own_element(x)
 
 
 def holds(element: int, array: np.ndarray) -> bool:

@@ -80,7 +80,7 @@ class OperationWriter:
         self, value: Any, shape: Sequence[int] | None = None, element: int | None = None
     ) -> Expression:
         """An array of numbers; with `shape` one number for every element, or a sequence of one per
-        element, row-major. Without `element`, NumPy's integers are i32 and its bools bools; all
+        element, row-major. Without `element`, NumPy's integers are i32, u8, u32 or i64 and its bools bools; all
         else is real."""
         array = constant(value)
         if shape is not None:
