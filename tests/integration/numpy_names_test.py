@@ -23,6 +23,9 @@ CASES = {
     "remainders": lambda x, y, a, k, i: x // y + x % y + np.fmod(x, y) + divmod(x, y)[0],
     "integers": lambda x, y, a, k, i: k // 2 + k % 3 - abs(k) * 3 + -k,
     "integers meet reals": lambda x, y, a, k, i: k * y + k / 4 + (k > 0) * y + k**2,
+    "quotients of several integers": lambda x, y, a, k, i: k / (i + 1).astype(np.uint32) - np.uint32(7) / (k - 5)
+    + np.arange(-4, 0) / (i + 1).astype(np.uint8) + np.true_divide(k, i.astype(np.int64) - 5),
+    "areas of integers": lambda x, y, a, k, i: np.trapezoid(k - 5, np.cumsum(i).astype(np.uint32)),
     "comparisons": lambda x, y, a, k, i: (x < y) & ~(x <= 0.1) | (x > 1.5) ^ (x >= 1.9),
     "equality": lambda x, y, a, k, i: (k == 2) | (k != i),
     "bits": lambda x, y, a, k, i: (k & 6 | 1) ^ (i << 2) + (k >> 1) - ~i,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simgrad.constants import constant
+from simgrad.constants import constant, is_weak
 from simgrad.numpy_operands import builder_of, counted, real
-from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
     from simgrad.expression import Expression
@@ -19,7 +19,10 @@ _LARGEST_UNROLLED_POWER = 8
 
 
 def true_divide(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
-    """x / y; of integers the quotient of the reals."""
+    """x / y; of integers the quotient of the reals that each of them is."""
+    elements = {b.element_of(v) for v in (x, y) if hasattr(v, "builder") or not is_weak(v)}
+    if len(elements - {ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL}) > 1:
+        x, y = real(b, x), real(b, y)  # one type for both would wrap an i32 below 0
     left, right = b.matched([x, y])
     if left.element != ELEMENT_TYPE_REAL:
         left, right = b.convert(left, ELEMENT_TYPE_REAL), b.convert(right, ELEMENT_TYPE_REAL)

@@ -369,13 +369,14 @@ def gradient(f: Any, *varargs: Any, axis: Axis = None) -> Any:
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> "Expression":
+    """Areas of reals, as in `gradient`."""
     b = builder_of(y, x)
-    value = b.value(y)
+    value = real(b, y)
     along = axis_of(value, axis)
     before: tuple[Any, ...] = (slice(None),) * along
     widths = dx
     if x is not None:
-        steps = b.value(x)
+        steps = real(b, x)
         widths = diff(steps, axis=axis if steps.ndim > 1 else 0)
         if steps.ndim == 1:
             widths = widths.reshape([-1 if i == along else 1 for i in range(value.ndim)])

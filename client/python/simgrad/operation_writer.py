@@ -257,10 +257,7 @@ class OperationWriter:
             self.value(x) if isinstance(x, Expression) or _holds_values(x) else x for x in operands
         ]
         known = [x.element for x in given if isinstance(x, Expression)]
-        elements = [
-            x.element if isinstance(x, Expression) else self._constant_element(x, known)
-            for x in given
-        ]
+        elements = [self.element_of(x, known) for x in given]
         kept = widest(elements) if elements else ELEMENT_TYPE_REAL
         values = [
             self._as_element(x, kept) if isinstance(x, Expression) else self.value(x, kept)
@@ -291,9 +288,10 @@ class OperationWriter:
         line = source_line().text
         return f"{line}: " if line else ""
 
-    def _constant_element(self, x: Any, known: Sequence[int]) -> int:
+    def element_of(self, x: Any, known: Sequence[int] = ()) -> int:
+        """The element type of a value, or of a constant among values with these types."""
         try:
-            return met_element(x, known)
+            return x.element if isinstance(x, Expression) else met_element(x, known)
         except TypeError as error:
             raise TypeError(f"{self.here()}{error}") from None
 
