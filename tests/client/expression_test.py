@@ -236,6 +236,13 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: sg.fixed_point(lambda z: z, x, tol="a", max_iter=3), TypeError, "tol is one number, not 'a'"),
         (lambda x, i, c: sg.fixed_point(lambda z: z, x, tol=np.nan, max_iter=3), ValueError, "tol nan: a finite number"),
         (lambda x, i, c: sg.fixed_point(lambda z: z, x, tol=x, max_iter=3), TypeError, r"tol is one real, not real\[4,5\]"),
+        (lambda x, i, c: sg.cond(i, abs, abs, x), TypeError, r"one bool, not i32\[\]: n != 0"),
+        (lambda x, i, c: sg.cond(x[0, 0], abs, abs, x), TypeError, r"one bool, not real\[\]: n != 0"),
+        (lambda x, i, c: sg.cond(x > 0, abs, abs, x), TypeError, r"one bool, not bool\[4,5\]: np.any"),
+        (lambda x, i, c: sg.switch(i.astype(np.int64), [abs, abs], x), TypeError, r'one i32, not i64\[\]: n.astype\("i32"\)'),
+        (lambda x, i, c: sg.switch(c, [abs, abs, abs], x), TypeError, r"one i32, not bool\[\]"),
+        (lambda x, i, c: sg.switch(1.0, [abs, abs], x), TypeError, r"one i32, not real\[\]"),
+        (lambda x, i, c: sg.switch(i, [abs], x), ValueError, "two at least, not 1"),
         (lambda x, i, c: sg.root(lambda z: z, x, tol="a", max_iter=3), TypeError, "tol is one number, not 'a'"),
     ],
 )

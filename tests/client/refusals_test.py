@@ -221,8 +221,9 @@ def test_loops_and_branches_say_how_often_and_which():
     x, i = b.state("x", (3,)), b.state("i", (), program_pb2.ELEMENT_TYPE_I32)
     with pytest.raises(ValueError, match="scan of 3 elements has 3 turns, not length=7"):
         b.scan(lambda carried, elements: (carried, []), [i], [x], length=7)
-    with pytest.raises(ValueError, match="switch needs a branch"):
-        b.switch(i, [], [x])
+    for few in ([], [lambda x: x]):
+        with pytest.raises(ValueError, match=f"switch needs branches to choose from: two at least, not {len(few)}"):
+            b.switch(i, few, [x])
 
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Iterator, Sequence
 
+import numpy as np
+
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
@@ -181,7 +183,7 @@ class ControlFlow(Operations):
 
     def cond(
         self,
-        condition: Expression,
+        condition: Any,
         then: Callable[..., Any],
         otherwise: Callable[..., Any],
         args: Sequence[Any] = (),
@@ -191,21 +193,30 @@ class ControlFlow(Operations):
         Both return one value or a sequence of values, of the same types. A cotangent passes through
         the one that ran. Without a level the condition comes from events, or from integers.
         """
-        return self._cond(condition, [otherwise, then], args)
+        holds = self.value(condition)
+        if holds.element != ELEMENT_TYPE_BOOL:
+            raise TypeError(f"{self.here()}cond takes one bool, not {type_text(holds)}: n != 0 is one")
+        if holds.shape:
+            raise TypeError(f"{self.here()}cond takes one bool, not {_one_of(holds)}, or where for each element")
+        return self._cond(holds, [otherwise, then], args)
 
     def switch(
-        self, index: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Any] = ()
+        self, index: Any, regions: Sequence[Callable[..., Any]], args: Sequence[Any] = ()
     ) -> list[Expression]:
-        """regions[index](*args), for an i32; the first or the last where there is none of that
-        number. As `cond` otherwise."""
-        return self._cond(index, regions, args)
+        """regions[index](*args), for an i32, or for a bool where they are two; the first or the last where
+        there is none of that number. As `cond` otherwise."""
+        if len(regions) < 2:
+            raise ValueError(f"{self.here()}switch needs branches to choose from: two at least, not {len(regions)}")
+        choice = self.value(index if isinstance(index, Expression) else np.asarray(index))
+        chooses = choice.element == ELEMENT_TYPE_I32 or choice.element == ELEMENT_TYPE_BOOL and len(regions) == 2
+        if choice.shape or not chooses:
+            raise TypeError(f'{self.here()}switch takes one i32, not {type_text(choice)}: n.astype("i32") converts it')
+        return self._cond(choice, regions, args)
 
     def _cond(
         self, choice: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Any]
     ) -> list[Expression]:
-        choice, args = self.value(choice), [self.value(x) for x in _listed(args)]
-        if not regions:
-            raise ValueError(f"{self.here()}switch needs a branch to take")
+        args = [self.value(x) for x in _listed(args)]
         op = self._control("cond", operands=[x.value for x in (choice, *args)])
         types: list[tuple[tuple[int, ...], int]] = []
         for write in regions:

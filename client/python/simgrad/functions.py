@@ -62,17 +62,17 @@ def cond(
     condition: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *args: Any
 ) -> Any:
     """then(*args) where the condition holds, else otherwise(*args): only one of them runs."""
-    return _branches(builder(condition, args), condition, [otherwise, then], args)
+    b = builder(condition, args)
+    return _branches(lambda regions: b.cond(condition, regions[0], regions[1], args), [then, otherwise])
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *args: Any) -> Any:
     """branches[index](*args); the first or the last where there is none of that number."""
-    return _branches(builder(index, args), index, branches, args)
+    b = builder(index, args)
+    return _branches(lambda regions: b.switch(index, regions, args), branches)
 
 
-def _branches(
-    b: ProgramBuilder, choice: Any, branches: Sequence[Callable[..., Any]], args: Sequence[Any]
-) -> Any:
+def _branches(write: Callable[..., list[Expression]], branches: Sequence[Callable[..., Any]]) -> Any:
     form: list[Any] = []
 
     def noting(branch: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,13 +83,7 @@ def _branches(
 
         return run
 
-    regions = [noting(branch) for branch in branches]
-    index = choice if isinstance(choice, Expression) else np.asarray(choice)
-    if isinstance(index, Expression) and len(branches) == 2 and index.ndim:
-        raise ValueError(
-            f"{b.here()}a branch needs one bool, not {index!r}: use sg.where, or .any() or .all()"
-        )
-    made = b.switch(index, regions, args)  # type: ignore[arg-type]
+    made = write([noting(branch) for branch in branches])
     return _formed(form[0], made)
 
 
