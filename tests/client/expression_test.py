@@ -322,6 +322,23 @@ def test_what_is_carried_keeps_its_type(b):
     assert y.shape == (3,)
     with pytest.raises(ValueError, match=r"is real\[3\], and becomes real\[2\]"):
         b.for_loop(2, [x], lambda i, c: c[0][:2])
+    scalar = r"is real\[3\], and becomes real\[\]: np.broadcast_to"
+    with pytest.raises(ValueError, match=scalar):
+        b.scan(lambda c, e: (c[0].sum(), e), [x], [x])
+    with pytest.raises(ValueError, match=scalar):
+        sg.while_loop(np.sum, x, until=lambda z: z.sum() < 1, max_iter=3)
+    with pytest.raises(ValueError, match="state x " + scalar):
+        b.next(x=x[0])
+
+    @sg.custom_vjp
+    def total(z, k):
+        return k * z.sum()
+
+    total.defvjp(lambda args, result, cotangent: (cotangent * args[1], 0.0))
+    with pytest.raises(ValueError, match=r"x is real\[3\], and its cotangent real\[\]"):
+        total(x, x[0])
+    total.defvjp(lambda args, result, cotangent: (0.0, cotangent))  # one number for every element
+    assert total(x, x[0]).shape == ()
     with pytest.raises(ValueError, match="1 carried values are carried, 2 returned"):
         b.for_loop(2, [x], lambda i, c: [c[0], c[0]])
     with pytest.raises(ValueError, match=r"state x is real\[3\]"):

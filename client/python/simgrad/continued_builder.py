@@ -44,7 +44,8 @@ class ContinuedBuilder(ProgramBuilder):
 
     def fitted(self, given: Any, like: Expression) -> Expression:
         """The value in place of a control. Raises ValueError for another shape; a scalar fits all."""
-        return self._as_before(given, like, "control")
+        is_scalar = isinstance(given, Expression) and given.shape == ()
+        return self._as_before(self.broadcast_to(given, like.shape) if is_scalar else given, like, "control")
 
     def place(self, taken: Iterable[str], reached: set[int]) -> None:
         """Puts what was written before the first operation that needs a control, and before it what

@@ -305,7 +305,8 @@ class ControlFlow(Operations):
     def _following(
         self, given: Any, before: Sequence[Expression], what: str = "carried value"
     ) -> list[Expression]:
-        """The values that a body returns in place of `before`: as many, of the same types."""
+        """The values that a body returns in place of `before`: as many, of the same types; a number stands for all
+        elements."""
         values = _listed(given)
         if len(values) != len(before):
             raise ValueError(
@@ -315,12 +316,14 @@ class ControlFlow(Operations):
 
     def _as_before(self, given: Any, before: Expression, what: str) -> Expression:
         value = self.value(given, None if isinstance(given, Expression) else before.element)
-        if value.element == before.element and value.shape == ():
+        if not isinstance(given, Expression) and value.shape == ():
             value = self.broadcast_to(value, before.shape)
         if (value.shape, value.element) != (before.shape, before.element):
             name = self._name(before)
+            becomes = "its cotangent" if what == "real argument" else "becomes"
+            repeated = "" if value.shape else ": np.broadcast_to(x, shape) repeats a scalar"
             raise ValueError(
-                f"{self.here()}{what} {name or ''} is {type_text(before)}, and becomes {type_text(value)}"
+                f"{self.here()}{what} {name or ''} is {type_text(before)}, and {becomes} {type_text(value)}{repeated}"
             )
         return value
 
