@@ -145,13 +145,13 @@ def convolve(a: Any, v: Any, mode: str = "full") -> "Expression":
 
 def einsum(subscripts: str, *operands: Any, optimize: Any = None) -> "Expression":
     """Operands from the left, two at a time, each time a matmul, or a product where nothing is summed."""
-    b = builder_of(operands)
-    values = b.matched(operands, shapes=False)
+    b = builder_of(subscripts, operands)
     if not isinstance(subscripts, str):
         raise TypeError(f"{b.here()}np.einsum begins with its subscripts, such as 'ij,j->i'")
+    values = b.matched(operands, shapes=False)
     inputs, result = _subscripts(b, subscripts, values)
+    _check_lengths(b, subscripts, list(zip(values, inputs)))
     terms = [_without_repeats(x, axes) for x, axes in zip(values, inputs)]
-    _check_lengths(b, subscripts, terms)
     x, axes = terms[0]
     for i, (y, others) in enumerate(terms[1:], 1):
         later = set(result).union(*(more for _, more in terms[i + 1 :]))
@@ -194,7 +194,7 @@ def _without_repeats(x: "Expression", axes: str) -> tuple["Expression", str]:
             second = axes.index(letter, first + 1)
             order = [i for i in range(x.ndim) if i not in (first, second)]
             x = x.transpose(first, second, *order)
-            places = np.arange(min(x.shape[:2]))
+            places = np.arange(x.shape[0])
             x, axes = x[places, places], letter + "".join(axes[i] for i in order)
     return x, axes
 
@@ -208,7 +208,7 @@ def _check_lengths(
             if lengths.setdefault(letter, n) != n:
                 raise ValueError(
                     f"{b.here()}np.einsum of {subscripts!r}: axis {letter} has {lengths[letter]} elements, "
-                    f"and {n} in another operand"
+                    f"and {n} elsewhere"
                 )
 
 
