@@ -161,6 +161,8 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: x @ x, ValueError, "do not meet"),
         (lambda x, i, c: x.reshape(7), ValueError, "reshape"),
         (lambda x, i, c: x + "a", TypeError, "neither a number"),
+        (lambda x, i, c: x + np.ma.array(np.ones(5), mask=np.eye(5)[0]), TypeError, "worlds know no masks"),
+        (lambda x, i, c: np.stack([x[0], np.ma.array(np.ones(5))]), TypeError, "worlds know no masks"),
         (lambda x, i, c: np.linalg.svd(x), TypeError, "svd is not among the functions of worlds"),
         (lambda x, i, c: x.builder.apply("sine", x), TypeError, "no operation 'sine'"),
         (lambda x, i, c: x.__setitem__(0, 1.0), TypeError, r"x.at\[...\].set"),

@@ -80,7 +80,9 @@ def dtype_of(element: int) -> np.dtype[Any]:
 
 
 def constant(x: Any) -> np.ndarray:
-    """x as an array of bools, integers or f64. Raises TypeError for what is no number."""
+    """x as an array of bools, integers or f64. Raises TypeError for what is no number, and for masked arrays."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError("a masked array: worlds know no masks; x.filled(0.0) has numbers in their place")
     array = np.asarray(x)
     if array.dtype.kind not in "biuf":
         for n in array.flat if array.dtype == object else ():
