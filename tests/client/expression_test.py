@@ -132,6 +132,17 @@ def test_computed_indices_gather(b):
     assert z.at[i, :, j].set(0.0).shape == z.shape and x.at[:, i].add(1.0).shape == x.shape
 
 
+def test_integers_stay_integers_beside_numbers(b):
+    n, c = b.state("n", (3,), ELEMENT_TYPE_I32), b.state("c", (3,), ELEMENT_TYPE_BOOL)
+    made = [
+        *(np.select([c, ~c], [n, 2], 5), np.select([c], [n]), np.add.outer(n, 2), np.outer(n, [1, 2]), np.insert(n, 1, 2.7)),
+        *(np.insert(n, 1, b.state("x")), np.round(n, -1), np.dot(n, 2), np.dot([1, 2, 3], n), np.inner(n, [1, 2, 3])),
+        *(np.vdot(n, [1, 2, 3]), np.kron(n, 2), np.convolve(n, [1, 2]), np.vecdot(n, [1, 2, 3])),
+    ]
+    assert {x.element for x in made} == {ELEMENT_TYPE_I32}
+    assert np.select([c, c], [n, 0.5]).element == np.outer(n, [0.5]).element == ELEMENT_TYPE_REAL
+
+
 def test_what_numpy_asks_of_a_value_is_no_site(b):
     """They compare no reals, and indices are compared as integers."""
     x, i = b.state("x", (4, 5)), b.state("i", (3,), ELEMENT_TYPE_I32)
@@ -194,6 +205,13 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: np.linalg.cholesky(x), ValueError, "one square matrix"),
         (lambda x, i, c: x.builder.lu_permutation(x[0]), ValueError, r"one matrix \[m, n\]"),
         (lambda x, i, c: x.builder.lu(np.stack([x] * 2)), ValueError, r"\(2, 4, 5\): one matrix"),
+        (lambda x, i, c: np.vecdot(x, x[:, :1]), ValueError, "do not meet"),
+        (lambda x, i, c: np.matvec(x[0], x[0]), ValueError, "do not meet"),
+        (lambda x, i, c: np.vecmat(x, x[0]), ValueError, "do not meet"),
+        (lambda x, i, c: np.convolve(x, x[0]), ValueError, r"\(4, 5\) and \(5,\): two vectors"),
+        (lambda x, i, c: np.convolve(x[0, :0], x[0]), ValueError, "two vectors with elements"),
+        (lambda x, i, c: np.round(x, 400), ValueError, "to 400 decimals: 308 at most"),
+        (lambda x, i, c: np.insert(i.astype("u8")[None], 0, 300), ValueError, "300|bounds"),
         (lambda x, i, c: np.split(x, 3), ValueError, "array_split"),
         (lambda x, i, c: np.nan_to_num(x), TypeError, "posinf= and neginf="),
         (lambda x, i, c: np.pad(x, 1, "linear_ramp"), ValueError, "symmetric or wrap"),

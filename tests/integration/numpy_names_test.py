@@ -121,6 +121,12 @@ CASES = {
     + x[:, i.astype(np.uint8)][i.astype(np.uint32), i]
     + a[i[:, None], i],
     "decimals": lambda x, y, a, k, i: np.round(x, 2) + x.round(1) + np.round(100 * x, -1) + round(y[0], 3),
+    "rounded to tens": lambda x, y, a, k, i: np.round(k * 5 + np.arange(-20, 20).reshape(-1, 1), -1)
+    + np.round(k.astype(np.int64) * 10**15 + 5, -1)
+    + np.round(k * np.int32(333333333), -9)
+    + np.round(i, -12),
+    "inserted into integers": lambda x, y, a, k, i: np.insert(k, 1, [2.7, -2.7]) + np.insert(k, 1, x[0, :2]),
+    "few degrees of freedom": lambda x, y, a, k, i: np.stack([np.var(x, ddof=20), np.std(y, ddof=4), np.var(y[:1], ddof=3)]),
     "rounded integers": lambda x, y, a, k, i: np.round(k) + np.floor(k) + np.ceil(i),
     "inverse hyperbolic": lambda x, y, a, k, i: np.arcsinh(x)
     + np.arccosh(1 + y)
@@ -363,6 +369,7 @@ def observed(client):
     return {name: r.trajectory[f"case{n}"][0, 0] for n, name in enumerate(CASES)}
 
 
+@pytest.mark.filterwarnings("ignore:Degrees of freedom")
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_what_numpy_computes(observed, name):
     with np.errstate(all="ignore"):

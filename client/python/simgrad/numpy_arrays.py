@@ -15,7 +15,9 @@ from simgrad.numpy_operands import (
     axis_of,
     builder_of,
     element_as,
+    is_computed,
     real,
+    values_of,
     whole,
 )
 from simgrad.numpy_order import sort, take
@@ -66,9 +68,13 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> "Expression":
 
 
 def insert(arr: Any, obj: int, values: Any, axis: int | None = None) -> "Expression":
-    """`values` before the one place `obj`."""
+    """`values` before the one place `obj`, as integers where `arr` has them."""
     b = builder_of(arr, values)
-    x, y = b.value(arr), b.value(values)
+    x = b.value(arr)
+    is_real = x.element == ELEMENT_TYPE_REAL
+    y = b.value(values if is_real or is_computed(values) else np.array(values, x.dtype))
+    if not is_real and y.element != x.element:
+        y = b.convert(y, x.element)
     x, along = along_one(x, axis)
     count = x.shape[along]
     if not isinstance(obj, (int, np.integer)) or not -count <= obj <= count:
@@ -291,10 +297,10 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         raise ValueError(
             f"{b.here()}np.select of {len(condlist)} conditions and {len(choicelist)} choices"
         )
-    result = default
+    [result] = values_of(b, default, among=choicelist)
     for condition, choice in zip(reversed(condlist), reversed(choicelist)):
         result = b.where(condition, choice, result)
-    return b.value(result)
+    return result
 
 
 def searchsorted(a: Any, v: Any, side: str = "left") -> "Expression":

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
-from simgrad.constants import constant
-from simgrad.numpy_operands import builder_of, real, whole
+from simgrad.constants import constant, holds
+from simgrad.numpy_arithmetic import divide_with_remainder
+from simgrad.numpy_operands import builder_of, counted, real, whole
 from simgrad.numpy_shapes import stack
 from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_BOOL,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from simgrad.expression import Expression
     from simgrad.program import ProgramBuilder
 
+_MOST_DECIMALS = 308  # 10^309 is no number of f64
 _LARGEST_EXPONENT = 4096  # of 2, and more than the 2098 from the smallest number of f64 to its largest
 
 
@@ -190,12 +192,25 @@ def sinc(x: Any) -> "Expression":
 
 
 def rounded(a: Any, decimals: int = 0) -> "Expression":
-    """The nearest whole number of 10^-decimals, ties to even; integers stay where decimals >= 0."""
+    """The nearest whole number of 10^-decimals, ties to even; integers stay integers."""
     b = builder_of(a)
     value, places = b.value(a), whole(decimals, "np.round of decimals")
     if value.element != ELEMENT_TYPE_REAL and places >= 0:
         return value
+    if value.element != ELEMENT_TYPE_REAL:
+        return _rounded_integers(b, counted(value), 10**-places)
     if places == 0:
         return b.round(value)
+    if abs(places) > _MOST_DECIMALS:
+        raise ValueError(f"{b.here()}np.round to {decimals} decimals: {_MOST_DECIMALS} at most")
     scale = 10.0 ** abs(places)
     return b.round(value * scale) / scale if places > 0 else b.round(value / scale) * scale
+
+
+def _rounded_integers(b: "ProgramBuilder", value: "Expression", scale: int) -> "Expression":
+    """The nearest multiple of a power of ten, ties to even, in integers; 0 of a power that they do not reach."""
+    if not holds(value.element, np.array(scale, object)):
+        return value * 0
+    quotient, rest = divide_with_remainder(b, value, scale)
+    up = (rest * 2 > scale) | (rest * 2 == scale) & (quotient % 2 == 1)
+    return (quotient + up) * scale

@@ -62,6 +62,17 @@ def real(b: "ProgramBuilder", x: Any) -> "Expression":
     return value if value.element == ELEMENT_TYPE_REAL else b.convert(value, ELEMENT_TYPE_REAL)
 
 
+def values_of(b: "ProgramBuilder", *operands: Any, among: Sequence[Any] = ()) -> "list[Expression]":
+    """The operands as values, each of its own type; whole numbers of Python of that of the others and of `among`."""
+    known = [x.element for x in (*operands, *among) if hasattr(x, "builder")]
+    return [b.value(x, None if is_computed(x) else b.element_of(x, known)) for x in operands]
+
+
+def is_computed(x: Any) -> bool:
+    """Whether x is a value of a world, or a list with one in it."""
+    return _found([x]) is not None
+
+
 def whole(n: Any, what: str) -> int:
     """n as an int of Python. Raises TypeError for what is none, with `what` it would have been."""
     try:

@@ -14,6 +14,7 @@ from simgrad.numpy_operands import (
     axis_of,
     builder_of,
     real,
+    values_of,
     whole,
 )
 from simgrad.numpy_reductions import kept, reduced
@@ -52,9 +53,33 @@ def matmul(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
     return product.reshape(shape) if gone else product
 
 
+def vecdot(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
+    """Products, and their sum along the last axis."""
+    left, right = values_of(b, x, y)
+    if left.shape[-1:] != right.shape[-1:] or not left.shape:
+        raise b.unmet(left.shape, right.shape)
+    return reduced("sum", left * right, -1)
+
+
+def matvec(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
+    """Matrices times vectors."""
+    left, right = values_of(b, x, y)
+    if left.ndim < 2 or not right.shape:
+        raise b.unmet(left.shape, right.shape)
+    return matmul(b, left, right[..., None])[..., 0]
+
+
+def vecmat(b: "ProgramBuilder", x: Any, y: Any) -> "Expression":
+    """Vectors times matrices."""
+    left, right = values_of(b, x, y)
+    if not left.shape or right.ndim < 2:
+        raise b.unmet(left.shape, right.shape)
+    return matmul(b, left[..., None, :], right)[..., 0, :]
+
+
 def dot(a: Any, b: Any) -> "Expression":
     writer = builder_of(a, b)
-    left, right = writer.value(a), writer.value(b)
+    left, right = values_of(writer, a, b)
     if not left.shape or not right.shape:
         return left * right
     return tensordot(left, right, (-1, -2)) if right.ndim > 2 else matmul(writer, left, right)
@@ -62,19 +87,20 @@ def dot(a: Any, b: Any) -> "Expression":
 
 def inner(a: Any, b: Any) -> "Expression":
     writer = builder_of(a, b)
-    left, right = writer.value(a), writer.value(b)
+    left, right = values_of(writer, a, b)
     return tensordot(left, right, (-1, -1)) if left.shape and right.shape else left * right
 
 
 def vdot(a: Any, b: Any) -> "Expression":
     writer = builder_of(a, b)
-    return matmul(writer, writer.value(a).reshape(-1), writer.value(b).reshape(-1))
+    left, right = values_of(writer, a, b)
+    return matmul(writer, left.reshape(-1), right.reshape(-1))
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2) -> "Expression":
     """One matmul."""
     writer = builder_of(a, b)
-    left, right = writer.value(a), writer.value(b)
+    left, right = values_of(writer, a, b)
     if isinstance(axes, (int, np.integer)):
         axes = (range(left.ndim - int(axes), left.ndim), range(int(axes)))
     gone = [axes_in_order(x, k) for x, k in zip((left, right), axes)]
@@ -95,12 +121,13 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> "Expression":
 
 def outer(a: Any, b: Any) -> "Expression":
     writer = builder_of(a, b)
-    return writer.value(a).reshape(-1, 1) * writer.value(b).reshape(1, -1)
+    left, right = values_of(writer, a, b)
+    return left.reshape(-1, 1) * right.reshape(1, -1)
 
 
 def kron(a: Any, b: Any) -> "Expression":
     writer = builder_of(a, b)
-    left, right = writer.value(a), writer.value(b)
+    left, right = values_of(writer, a, b)
     count = max(left.ndim, right.ndim)
     first, second = ((1,) * (count - x.ndim) + x.shape for x in (left, right))
     product = left.reshape([n for m in first for n in (m, 1)]) * right.reshape(
@@ -126,7 +153,9 @@ def cross(a: Any, b: Any, *, axis: int = -1) -> "Expression":
 def convolve(a: Any, v: Any, mode: str = "full") -> "Expression":
     """A matrix of shifted a, times v."""
     writer = builder_of(a, v)
-    left, right = writer.value(a), writer.value(v)
+    left, right = values_of(writer, a, v)
+    if left.ndim > 1 or right.ndim > 1 or not left.size or not right.size:
+        raise ValueError(f"{writer.here()}np.convolve of shapes {left.shape} and {right.shape}: two vectors with elements")
     if right.size > left.size:
         left, right = right, left
     n, m = left.size, right.size

@@ -40,11 +40,11 @@ def mean(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression":
 
 
 def variance(a: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False) -> "Expression":
-    """The sum of squared differences from the mean, divided by the number of elements less ddof."""
+    """The sum of squared differences from the mean, divided by the number of elements less ddof, at least by 0."""
     x = real(builder_of(a), a)
     centred = x - mean(x, axis, keepdims=True)
     count = math.prod(x.shape[i] for i in axes_of(x, axis))
-    return reduced("sum", centred * centred, axis, keepdims) / float(count - ddof)
+    return reduced("sum", centred * centred, axis, keepdims) / float(max(count - ddof, 0))
 
 
 def extreme(code: str, x: Any, axis: Axis = None, keepdims: bool = False) -> "Expression":

@@ -19,7 +19,7 @@ from simgrad import numpy_products as products
 from simgrad import numpy_reductions as reductions
 from simgrad import numpy_shapes as shapes
 from simgrad import numpy_ufuncs as ufuncs
-from simgrad.numpy_operands import Axis, axis_of, builder_of, element_as
+from simgrad.numpy_operands import Axis, axis_of, builder_of, element_as, values_of
 from simgrad.numpy_shapes import reshape
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
 
@@ -53,14 +53,13 @@ def with_line(
     """function(*args), whose errors begin with the line of the user's file."""
     try:
         return function(*args, **kwargs)
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
+    except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         here = b.here()
         if str(error).startswith(here):
             raise
-        for kind in (ValueError, IndexError):
-            if isinstance(error, kind):
-                raise kind(f"{here}{error}") from None
-        raise TypeError(f"{here}{error}") from None
+        if isinstance(error, (ValueError, ArithmeticError)):
+            raise ValueError(f"{here}{error}") from None
+        raise (IndexError if isinstance(error, IndexError) else TypeError)(f"{here}{error}") from None
 
 
 def ufunc(
@@ -78,7 +77,7 @@ def ufunc(
             raise unknown(b, name, "")
         return made
     if method == "outer" and not given and len(inputs) == 2:
-        x, y = map(b.value, inputs)
+        x, y = values_of(b, *inputs)
         return ufunc(b, function, "__call__", (x.reshape(*x.shape, *[1] * y.ndim), y), {})
     known = {"reduce": _REDUCE, "accumulate": _ACCUMULATE}.get(method, {}).get(function)
     if known is None:

@@ -24,8 +24,7 @@ from simgrad.numpy_elementary import (
     reciprocal,
 )
 from simgrad.numpy_operands import real
-from simgrad.numpy_products import matmul
-from simgrad.numpy_reductions import reduced
+from simgrad.numpy_products import matmul, matvec, vecdot, vecmat
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
@@ -110,9 +109,9 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "fmax": lambda b, x, y: _known_of(b, x, y, b.max(x, y)),
     "fmin": lambda b, x, y: _known_of(b, x, y, b.min(x, y)),
     "conjugate": lambda b, x: x,
-    "vecdot": lambda b, x, y: reduced("sum", b.value(x) * y, -1),
-    "matvec": lambda b, x, y: matmul(b, x, b.value(y)[..., None])[..., 0],
-    "vecmat": lambda b, x, y: matmul(b, b.value(x)[..., None, :], y)[..., 0, :],
+    "vecdot": vecdot,
+    "matvec": matvec,
+    "vecmat": vecmat,
     "logical_and": _on_bools("and"),
     "logical_or": _on_bools("or"),
     "logical_not": _on_bools("not"),
