@@ -1,5 +1,6 @@
 """What the builder writes for Python's operators, and what it refuses, with the line that asked."""
 
+import collections
 import inspect
 
 import numpy as np
@@ -139,7 +140,7 @@ def test_integers_stay_integers_beside_numbers(b):
         *(np.insert(n, 1, b.state("x")), np.round(n, -1), np.dot(n, 2), np.dot([1, 2, 3], n), np.inner(n, [1, 2, 3])),
         *(np.vdot(n, [1, 2, 3]), np.kron(n, 2), np.convolve(n, [1, 2]), np.vecdot(n, [1, 2, 3])),
     ]
-    assert {x.element for x in made} == {ELEMENT_TYPE_I32}
+    assert {x.element for x in made} == {ELEMENT_TYPE_I32} and sg.stop_gradient(c).element == ELEMENT_TYPE_BOOL
     assert np.select([c, c], [n, 0.5]).element == np.outer(n, [0.5]).element == ELEMENT_TYPE_REAL
 
 
@@ -212,6 +213,12 @@ def test_what_numpy_asks_of_a_value_is_no_site(b):
         (lambda x, i, c: np.convolve(x[0, :0], x[0]), ValueError, "two vectors with elements"),
         (lambda x, i, c: np.round(x, 400), ValueError, "to 400 decimals: 308 at most"),
         (lambda x, i, c: np.insert(i.astype("u8")[None], 0, 300), ValueError, "300|bounds"),
+        (lambda x, i, c: np.split(x, 0), ValueError, "into 0: equal parts"),
+        (lambda x, i, c: c * c, TypeError, r"mul takes no bools: &, \| and ~ .* x.astype\(int\)"),
+        (lambda x, i, c: c < ~c, TypeError, "lt takes no bools"),
+        (lambda x, i, c: np.outer(c, c), TypeError, "mul takes no bools"),
+        (lambda x, i, c: np.sqrt(c), TypeError, "sqrt takes no bools"),
+        (lambda x, i, c: c & 1, TypeError, r"and takes bools or integers, not reals: x.astype\(int\)"),
         (lambda x, i, c: np.split(x, 3), ValueError, "array_split"),
         (lambda x, i, c: np.nan_to_num(x), TypeError, "posinf= and neginf="),
         (lambda x, i, c: np.pad(x, 1, "linear_ramp"), ValueError, "symmetric or wrap"),
@@ -337,6 +344,14 @@ def test_a_value_is_used_where_it_can_be_seen(b):
     b.objective("p", stage=lambda: y * y + x)
     with pytest.raises(ValueError, match="belongs to another world"):
         x + ProgramBuilder("other").state("z")
+
+
+def test_named_tuples_come_back_as_they_were(b):
+    x, k = b.state("x", (3,)), b.state("k")
+    Pair = collections.namedtuple("Pair", "a b")
+    last, stacked = sg.scan(lambda c, e: (Pair(c.a + e, c.b), Pair(e, c.a)), Pair(k, k), x)
+    assert last.a.shape == () and stacked.b.shape == (3,)
+    assert sg.cond(k > 0, lambda z: Pair(z, z), lambda z: Pair(z, 2 * z), k).b.shape == ()
 
 
 def test_what_is_carried_keeps_its_type(b):

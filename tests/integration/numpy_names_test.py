@@ -335,6 +335,10 @@ CASES = {
     "order of none": lambda x, y, a, k, i: np.sort(y[:0]),
     "shapes by a number": lambda x, y, a, k, i: np.broadcast_to(y[0], 4) + np.tril(y) + np.triu(y, 1),
     "bools": lambda x, y, a, k, i: np.diff(x[0] > 0) * 1 + np.cumsum(x[0] > 0)[1:] + np.tril(x > 0)[2, 1:],
+    "order of bools": lambda x, y, a, k, i: np.argmax(x > 0, axis=1) + np.max(x > 1.9, axis=1) * 2 + np.min(x > -1.9)
+    + np.sort(x > 0, axis=0)[:, 1] * 4 + np.argsort(x[:, 0] > 0) + np.cumprod(x[:, 1] > 0) * 8,
+    "integers in linear algebra": lambda x, y, a, k, i: np.linalg.cholesky(np.diag(i) + np.int32(3) * np.eye(4, dtype=np.int32))
+    + np.abs(np.linalg.qr(np.outer(k, i))[1]) + np.nan_to_num(k),
     "other shapes": lambda x, y, a, k, i: np.array_equal(x, x[:2]) * 1 + np.array_equal(x, x + 0) * 2,
     "clipped by new names": lambda x, y, a, k, i: np.clip(x, min=0.5) + np.clip(x, max=0) + x.clip(min=0, max=1),
     "finite integers": lambda x, y, a, k, i: np.isfinite(k) * 1 + np.isnan(i) + np.isinf(k > 0),

@@ -449,9 +449,11 @@ def _listed(values: Any) -> list[Any]:
 
 
 def _formed(like: Any, values: Sequence[Any]) -> Any:
-    """The values alone, in a tuple or a list, as `like` was."""
+    """The values alone, in a tuple, a named one too, or a list, as `like` was."""
     if not isinstance(like, (list, tuple)):
         return values[0]
+    if hasattr(like, "_fields"):
+        return type(like)(*values)
     return type(like)(values) if type(like) in (list, tuple) else tuple(values)
 
 

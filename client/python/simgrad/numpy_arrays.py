@@ -14,6 +14,7 @@ from simgrad.numpy_operands import (
     axes_of,
     axis_of,
     builder_of,
+    counted,
     element_as,
     is_computed,
     real,
@@ -132,7 +133,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list["Expression
     b = builder_of(ary)
     x = b.value(ary)
     count = x.shape[axis_of(x, axis)]
-    if isinstance(indices_or_sections, (int, np.integer)) and count % indices_or_sections:
+    if isinstance(indices_or_sections, (int, np.integer)) and (indices_or_sections < 1 or count % indices_or_sections):
         raise ValueError(
             f"{b.here()}np.split of {count} into {indices_or_sections}: equal parts; np.array_split makes others"
         )
@@ -197,7 +198,7 @@ def accumulated(
 
 
 def cumprod(a: Any, axis: int | None = None) -> "Expression":
-    return accumulated(lambda x, y: x * y, a, axis)
+    return accumulated(lambda x, y: x * y, counted(builder_of(a).value(a)), axis)
 
 
 def average(
@@ -277,11 +278,13 @@ def nan_to_num(
 ) -> "Expression":
     """Needs `posinf` and `neginf`: the largest number is that of the policy's format."""
     b = builder_of(x)
+    value = b.value(x)
+    if value.element != ELEMENT_TYPE_REAL:
+        return value
     if posinf is None or neginf is None:
         raise TypeError(
             f"{b.here()}np.nan_to_num needs posinf= and neginf=: the largest number is that of the policy"
         )
-    value = b.value(x)
     finite = b.where(b.is_finite(value), value, b.where(b.sign(value).astype("i32") > 0, posinf, neginf))
     return b.where(is_nan(b, value), nan, finite)
 

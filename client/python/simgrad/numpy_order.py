@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simgrad.numpy_operands import along_one, builder_of
+from simgrad.numpy_operands import along_one, builder_of, counted
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL, ELEMENT_TYPE_U8
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _at_places(x: "Expression", places: "Expression", axis: int) -> "Expression"
 
 def argsort(a: Any, axis: int | None = -1) -> "Expression":
     of, along = along_one(a, axis)
-    return of.builder.argsort(of, axes=along)
+    return of.builder.argsort(counted(of), axes=along)
 
 
 def sort(a: Any, axis: int | None = -1) -> "Expression":

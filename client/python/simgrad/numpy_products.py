@@ -313,6 +313,11 @@ def solve(a: Any, b: Any) -> "Expression":
     return writer.solve(matrix, right)
 
 
+def cholesky(a: Any) -> "Expression":
+    b = builder_of(a)
+    return b.cholesky(real(b, a))
+
+
 def inv(a: Any) -> "Expression":
     matrix = square(a, "np.linalg.inv")
     return matrix.builder.solve(matrix, np.eye(matrix.shape[0]))
@@ -392,7 +397,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     A column below whose diagonal all is 0 already stays as it is, by a comparison with 0.
     """
     b = builder_of(a)
-    r = b.value(a)
+    r = real(b, a)
     if r.ndim != 2 or mode not in ("reduced", "complete", "r"):
         raise ValueError(
             f"{b.here()}np.linalg.qr of shape {r.shape}, mode {mode!r}: one matrix; reduced, complete or r"

@@ -48,8 +48,10 @@ def variance(a: Any, axis: Axis = None, *, ddof: int = 0, keepdims: bool = False
 
 
 def extreme(code: str, x: Any, axis: Axis = None, keepdims: bool = False) -> "Expression":
-    """reduce_max and reduce_min, one axis after the other from the last; all axes at once as one."""
+    """reduce_max and reduce_min, one axis after the other from the last; all axes at once as one. Of bools any and all."""
     b, axes = builder_of(x), axes_of(x, axis)
+    if x.element == ELEMENT_TYPE_BOOL:
+        return reduced("any" if code == "reduce_max" else "all", x, axis, keepdims)
     if len(axes) == x.ndim > 0:
         return kept(x, axes, b.apply(code, x.reshape(-1), axes=0), keepdims)
     result = x
@@ -60,7 +62,7 @@ def extreme(code: str, x: Any, axis: Axis = None, keepdims: bool = False) -> "Ex
 
 def argument(code: str, x: Any, axis: int | None = None) -> "Expression":
     of, along = along_one(x, axis)
-    return builder_of(x).apply(code, of, axes=along)
+    return builder_of(x).apply(code, counted(of), axes=along)
 
 
 def cumsum(a: Any, axis: int | None = None) -> "Expression":

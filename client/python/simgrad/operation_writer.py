@@ -39,6 +39,8 @@ U32 = ELEMENT_TYPE_U32
 Shape = tuple[int, ...]
 
 _SMALL_FORMATS = ("e4m3", "e5m2")  # of fake_quantize
+_OF_BITS = frozenset(("and", "or", "not", "xor", "shl", "shr"))
+_OF_BOOLS = frozenset(("and", "or", "not", "xor", "eq", "ne", "select", "stop_gradient"))
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 # Scopes: that of inputs, which every region sees, and that of the step.
 INPUTS = 0
@@ -129,6 +131,7 @@ class OperationWriter:
         chosen = [self.value(x) for x in operands[:first]]
         arrays = self._broadcast([*chosen, *self.matched(operands[first:], shapes=False)])
         kept = arrays[-1].element if element is None else element
+        self._check_kind(code, arrays[-1].element)
         if code in _COMPARISONS:
             attributes.update(self._test_name(arrays[0]))
         result = self._emit(code, arrays, arrays[0].shape, kept, **attributes)
@@ -294,6 +297,15 @@ class OperationWriter:
             return x.element if isinstance(x, Expression) else met_element(x, known)
         except TypeError as error:
             raise TypeError(f"{self.here()}{error}") from None
+
+    def _check_kind(self, code: str, element: int) -> None:
+        """Raises TypeError for bools in arithmetic, and for reals where bits are asked for."""
+        if element == ELEMENT_TYPE_BOOL and code not in _OF_BOOLS:
+            raise TypeError(
+                f"{self.here()}{code} takes no bools: &, | and ~ combine them, and x.astype(int) makes numbers of them"
+            )
+        if element == ELEMENT_TYPE_REAL and code in _OF_BITS:
+            raise TypeError(f"{self.here()}{code} takes bools or integers, not reals: x.astype(int), np.int32(1)")
 
     def _as_element(self, x: Expression, element: int) -> Expression:
         return x if x.element == element else self._converted("convert", element, x)

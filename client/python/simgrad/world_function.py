@@ -371,8 +371,9 @@ def _is_ours(error: BaseException) -> bool:
 def _wanted(function: Function, known: Mapping[str, Any]) -> dict[str, Any]:
     names = list(inspect.signature(function).parameters)
     if unknown := [n for n in names if n not in known]:
+        line = source_line().text
         raise TypeError(
-            f"{function.__name__} asks for {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+            f"{line and line + ': '}{function.__name__} asks for {', '.join(unknown)}; there are {', '.join(sorted(known))}"
         )
     return {n: known[n] for n in names}
 
