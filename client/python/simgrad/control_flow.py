@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from typing import Any, Callable, Iterator, Sequence
 
 import numpy as np
@@ -56,7 +57,7 @@ class ControlFlow(Operations):
         op = self._control(
             "while",
             decision_site=site,
-            max_iter=max_iter,
+            max_iter=self._turns(max_iter),
             cap_first=cap_first,
             has_entry=has_entry,
             elements=elements,
@@ -106,7 +107,7 @@ class ControlFlow(Operations):
         carried = [self.value(x) for x in _listed(carried)]
         op = self._control(
             "for",
-            max_iter=count,
+            max_iter=self._turns(count),
             carried=len(carried),
             operands=[x.value for x in carried],
         )
@@ -145,6 +146,7 @@ class ControlFlow(Operations):
             raise ValueError(f"{self.here()}scan needs something to scan, or a length")
         if length is not None and length != count:
             raise ValueError(f"{self.here()}scan of {count} elements has {count} turns, not length={length}")
+        count = self._turns(count)
         op = self._control(
             "for",
             max_iter=count,
@@ -326,6 +328,16 @@ class ControlFlow(Operations):
                 f"{self.here()}{what} {name or ''} is {type_text(before)}, and {becomes} {type_text(value)}{repeated}"
             )
         return value
+
+    def _turns(self, n: Any) -> int:
+        """How often a loop turns. Raises TypeError or ValueError for what is no number of turns."""
+        try:
+            turns = operator.index(n)
+        except TypeError:
+            raise TypeError(f"{self.here()}a loop of {n!r} turns: a whole number that is known") from None
+        if turns < 0:
+            raise ValueError(f"{self.here()}a loop of {n!r} turns: at least 0")
+        return turns
 
     def _leading(self, values: Sequence[Expression]) -> int:
         """The length of the leading axis that all of them have."""

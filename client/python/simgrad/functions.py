@@ -339,12 +339,12 @@ class custom_vjp:
 def uniform(shape: int | Sequence[int] = ()) -> Expression:
     """Random numbers, evenly spread over [0, 1). Every call draws others, in every step and for every
     instance, by the `seed` of the request and the instance's id."""
-    return builder().uniform(_shape(shape))
+    return builder().uniform(shape)
 
 
 def normal(shape: int | Sequence[int] = ()) -> Expression:
     """Random numbers, normally distributed with mean 0 and variance 1; as `uniform`."""
-    return builder().normal(_shape(shape))
+    return builder().normal(shape)
 
 
 # ---- What a step tells ----
@@ -455,10 +455,6 @@ def _formed(like: Any, values: Sequence[Any]) -> Any:
     if hasattr(like, "_fields"):
         return type(like)(*values)
     return type(like)(values) if type(like) in (list, tuple) else tuple(values)
-
-
-def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
 
 
 def _site_of(body: Callable[..., Any]) -> str:

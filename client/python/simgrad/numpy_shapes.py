@@ -28,7 +28,7 @@ def lengths_of(shape: Any) -> tuple[int, ...]:
 
 
 def broadcast_to(array: Any, shape: Any) -> "Expression":
-    return builder_of(array).broadcast_to(array, lengths_of(shape))
+    return builder_of(array).broadcast_to(array, shape)
 
 
 def transpose(a: Any, axes: Any = None) -> "Expression":

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from typing import Any, Iterator, Sequence, cast
 
 import numpy as np
@@ -104,14 +105,16 @@ class OperationWriter:
             return self.apply("or", self.apply("shl", high, np.int64(32)), low)
         return self._emit("literal", [], array.shape, kept, literal=numbers_of(array))
 
-    def uniform(self, shape: Sequence[int] = ()) -> Expression:
+    def uniform(self, shape: int | Sequence[int] = ()) -> Expression:
         """Random numbers, evenly spread over [0, 1): by the seed of the request, the id of the instance, the
         step and the place in the program. Draws are not differentiated."""
-        return self._emit("uniform", [], tuple(shape), ELEMENT_TYPE_REAL, shape=tuple(shape))
+        lengths = self._lengths(shape)
+        return self._emit("uniform", [], lengths, ELEMENT_TYPE_REAL, shape=lengths)
 
-    def normal(self, shape: Sequence[int] = ()) -> Expression:
+    def normal(self, shape: int | Sequence[int] = ()) -> Expression:
         """Random numbers, normally distributed with mean 0 and variance 1; as `uniform`."""
-        return self._emit("normal", [], tuple(shape), ELEMENT_TYPE_REAL, shape=tuple(shape))
+        lengths = self._lengths(shape)
+        return self._emit("normal", [], lengths, ELEMENT_TYPE_REAL, shape=lengths)
 
     def apply(self, code: str, *operands: Any, **attributes: Any) -> Expression:
         """An operation of the table by its name, for those whose name is computed."""
@@ -268,9 +271,9 @@ class OperationWriter:
         ]
         return self._broadcast(values) if shapes else values
 
-    def broadcast_to(self, x: Any, shape: Sequence[int]) -> Expression:
+    def broadcast_to(self, x: Any, shape: int | Sequence[int]) -> Expression:
         """x in a larger shape, by NumPy's rules. Raises ValueError where they do not meet."""
-        value, wanted = self.value(x), tuple(shape)
+        value, wanted = self.value(x), self._lengths(shape)
         if value.shape == wanted:
             return value
         missing = len(wanted) - len(value.shape)
@@ -282,6 +285,16 @@ class OperationWriter:
             value = self._emit("reshape", [value], kept, value.element, shape=kept)
         dims = [missing + a for a in axes]
         return self._emit("broadcast", [value], wanted, value.element, shape=wanted, dims=dims)
+
+    def _lengths(self, shape: int | Sequence[int]) -> Shape:
+        """A shape; one number is the length of one axis. Raises TypeError or ValueError for what is none."""
+        try:
+            lengths = (operator.index(shape),) if np.ndim(shape) == 0 else tuple(map(operator.index, shape))  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(f"{self.here()}a shape of {shape!r}: whole numbers that are known") from None
+        if min(lengths, default=0) < 0:
+            raise ValueError(f"{self.here()}a shape of {shape!r}: lengths of at least 0")
+        return lengths
 
     def unmet(self, *shapes: Shape) -> ValueError:
         return ValueError(f"{self.here()}shapes {' and '.join(map(str, shapes))} do not meet")
