@@ -355,6 +355,28 @@ def test_a_value_is_used_where_it_can_be_seen(b):
         x + ProgramBuilder("other").state("z")
 
 
+def test_a_function_with_a_vjp_names_what_it_uses_around_it(b):
+    x, k, h = b.state("x"), b.param("k"), b.config("h", 0.1)
+
+    def scaled(by):
+        made = sg.custom_vjp(lambda z: sg.for_loop(2, lambda i, c: c * by, z))
+        made.defvjp(lambda args, result, cotangent: cotangent * h)
+        return made
+
+    assert scaled(h)(x).shape == scaled(2.0)(x).shape == ()
+    for by, name in ((k, "k: real"), (x * 2, "value: real")):
+        with pytest.raises(ValueError, match=rf"^expression_test.py:\d+: <{name}.* of expression_test.py:.*make it an argument"):
+            scaled(by)(x)
+    b.observe("y", x * 2)
+    b.next(x=x)
+    with pytest.raises(ValueError, match="make it an argument"):
+        b.objective("cost", stage=lambda: scaled(k)(x))
+    unseen = sg.custom_vjp(lambda z: z)
+    unseen.defvjp(lambda args, result, cotangent: cotangent * k)
+    with pytest.raises(ValueError, match="<k: real.*make it an argument"):
+        unseen(x)
+
+
 def test_named_tuples_come_back_as_they_were(b):
     x, k = b.state("x", (3,)), b.state("k")
     Pair = collections.namedtuple("Pair", "a b")

@@ -253,14 +253,15 @@ class ControlFlow(Operations):
         args = [self.value(x) for x in _listed(args)]
         op = self._control("call", operands=[x.value for x in args])
         region = op.regions.add()
-        with self._region(region):
+        seen_from = -1 if vjp is None else self._scope_count + 1
+        with self._region(region, seen_from):
             given = [self.value(x) for x in _listed(body(*self._arguments(region, args)))]
             region.yields.extend(x.value for x in given)
         results = [self._new(x.shape, x.element, self._name(x)) for x in given]
         op.results.extend(x.value for x in results)
         if vjp is not None:
             region = op.regions.add()
-            with self._region(region):
+            with self._region(region, seen_from):
                 operands = self._arguments(region, args)
                 values = self._arguments(region, results)
                 real = [x for x in results if x.element == ELEMENT_TYPE_REAL]
@@ -350,7 +351,9 @@ class ControlFlow(Operations):
         return int(values[0].shape[0])
 
     @contextlib.contextmanager
-    def _region(self, region: program_pb2.Region) -> Iterator[None]:
+    def _region(self, region: program_pb2.Region, seen_from: int = -1) -> Iterator[None]:
+        """Writes a region, which uses no values of scopes before `seen_from`."""
+        before, self._seen_from = self._seen_from, max(self._seen_from, seen_from)
         self._regions.append(region)
         self._scope_count += 1
         self._scopes.append(self._scope_count)
@@ -359,6 +362,7 @@ class ControlFlow(Operations):
         finally:
             self._scopes.pop()
             self._regions.pop()
+            self._seen_from = before
 
 
 def _one_of(condition: Expression) -> str:

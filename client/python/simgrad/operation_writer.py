@@ -32,6 +32,8 @@ from simgrad.v1.program_pb2 import (
     ELEMENT_TYPE_I64,
     ELEMENT_TYPE_REAL,
     ELEMENT_TYPE_U32,
+    INPUT_KIND_CONFIG,
+    INPUT_KIND_STEP,
 )
 
 BOOL = ELEMENT_TYPE_BOOL
@@ -46,6 +48,8 @@ _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 # Scopes: that of inputs, which every region sees, and that of the step.
 INPUTS = 0
 STEP = 1
+_EVERYWHERE = (INPUT_KIND_CONFIG, INPUT_KIND_STEP)  # inputs that a function with a vjp may use around it
+_NO_ARGUMENT = "a function with a vjp of its own uses nothing around it but numbers, configs and the step; make it an argument"
 
 
 class OperationWriter:
@@ -64,6 +68,7 @@ class OperationWriter:
         self._site = ""
         self._scopes = [INPUTS, STEP]  # of the regions that can be seen
         self._scope_count = 1
+        self._seen_from = -1  # the first scope that a function with a vjp of its own sees
         self._scope_of: list[int] = []  # by value
         self._lines: list[str] = []  # by value
         self._comparisons: dict[int, program_pb2.Op] = {}  # by result
@@ -355,10 +360,14 @@ class OperationWriter:
         """Raises ValueError for a value that cannot be used in the region being written."""
         if x.builder is not cast(Any, self):
             raise ValueError(f"{self.here()}{x!r} belongs to another world")
-        if self._scope_of[x.value] in self._scopes:
+        scope = self._scope_of[x.value]
+        is_around = scope < self._seen_from and not any(
+            i.value == x.value and i.kind in _EVERYWHERE for i in self.program.inputs
+        )
+        if scope in self._scopes and not is_around:
             return
         made = f"{x!r} of {self._lines[x.value]}" if self._lines[x.value] else repr(x)
-        raise ValueError(f"{self.here()}{made} cannot be used here: {self._why_unseen()}")
+        raise ValueError(f"{self.here()}{made} cannot be used here: {_NO_ARGUMENT if is_around else self._why_unseen()}")
 
     def _why_unseen(self) -> str:
         return "it was made inside a loop or a branch: return it from there"

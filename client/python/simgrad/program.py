@@ -306,7 +306,7 @@ class ProgramBuilder(ControlFlow):
         exported = self._in_cost == "stage" and any(
             e.value == x.value for e in self.program.exports
         )
-        if not exported:
+        if not exported or self._seen_from >= 0:
             super()._check_seen(x)
 
     def _why_unseen(self) -> str:
