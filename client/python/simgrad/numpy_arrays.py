@@ -108,6 +108,8 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: Any
     if mode == "constant":
         if np.ndim(constant_values) or hasattr(constant_values, "builder"):
             raise TypeError(f"{b.here()}np.pad with one number that is known, not {constant_values!r}")
+        if not np.isfinite(constant_values):
+            raise ValueError(f"{b.here()}np.pad with {constant_values!r}: a finite number; np.concatenate joins others")
         shape = [n + int(w.sum()) for n, w in zip(x.shape, widths)]
         start = [int(w[0]) for w in widths]
         return b.pad(x, start, shape, fill=float(constant_values))

@@ -102,6 +102,8 @@ class OperationWriter:
         if not holds(kept, array):
             outside = next(n for n in array.flat if not holds(kept, n))
             raise ValueError(f"{self.here()}a constant of {element_name(kept)} is {range_of(kept)}, not {outside}")
+        if np.isnan(array).any():
+            raise ValueError(f"{self.here()}a constant is no NaN: np.log(-np.ones_like(x)) and the like make one")
         whole = array if array.dtype.kind in "iu" else np.zeros(0, np.int64)
         if kept == ELEMENT_TYPE_I64 and ((whole > LARGEST_WHOLE) | (whole < -LARGEST_WHOLE)).any():
             # A literal travels as f64: halves of it are exact.
