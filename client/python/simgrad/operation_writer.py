@@ -325,7 +325,7 @@ class OperationWriter:
                 f"{self.here()}{code} takes no bools: &, | and ~ combine them, and x.astype(int) makes numbers of them"
             )
         if element == ELEMENT_TYPE_REAL and code in _OF_BITS:
-            raise TypeError(f"{self.here()}{code} takes bools or integers, not reals: x.astype(int), np.int32(1)")
+            raise TypeError(f"{self.here()}{code} takes no reals: x.astype(int), or np.int32(1) for a number")
 
     def _as_element(self, x: Expression, element: int) -> Expression:
         return x if x.element == element else self._converted("convert", element, x)
