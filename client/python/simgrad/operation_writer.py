@@ -49,7 +49,9 @@ _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 INPUTS = 0
 STEP = 1
 _EVERYWHERE = (INPUT_KIND_CONFIG, INPUT_KIND_STEP)  # inputs that a function with a vjp may use around it
-_NO_ARGUMENT = "a function with a vjp of its own uses nothing around it but numbers, configs and the step; make it an argument"
+_NO_ARGUMENT = (
+    "a function with a vjp of its own uses nothing around it but numbers, configs and the step; make it an argument"
+)
 
 
 class OperationWriter:
@@ -296,7 +298,8 @@ class OperationWriter:
     def _lengths(self, shape: int | Sequence[int]) -> Shape:
         """A shape; one number is the length of one axis. Raises TypeError or ValueError for what is none."""
         try:
-            lengths = (operator.index(shape),) if np.ndim(shape) == 0 else tuple(map(operator.index, shape))  # type: ignore[arg-type]
+            given = [shape] if np.ndim(shape) == 0 else shape
+            lengths = tuple(map(operator.index, given))  # type: ignore[arg-type]
         except TypeError:
             raise TypeError(f"{self.here()}a shape of {shape!r}: whole numbers that are known") from None
         if min(lengths, default=0) < 0:
