@@ -802,7 +802,7 @@ def test_a_loop_under_vmap_has_the_cap_of_its_test(client, first):
         (lambda x: x * np.arange(6.0).reshape(2, 3)[0, x.argmax()], "jnp.asarray(table)[i]"),
         (lambda x: x * [1.0, 2.0, 3.0][x.argmax()], "Python takes a value of the step for an index or a count"),
         (lambda x: x * [1.0, 2.0, 3.0][x.argmax()], "jnp.asarray(table)[i]"),
-        (lambda x: lax.top_k(x, 2)[0].sum() * x, "jnp.argsort"),
+        (lambda x: lax.reduce(x, 0.0, lambda a, b: a + b * b, (0,)) * x, "jax.lax.scan along the axis"),
     ],
 )
 def test_mistakes_of_python_are_told_with_the_line_and_what_to_write(function, said):

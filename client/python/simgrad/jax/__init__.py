@@ -33,9 +33,11 @@ from simgrad.jax import (  # noqa: F401  rules register themselves
     rules_elementwise,
     rules_indexing,
     rules_linear,
+    rules_order,
     rules_random,
     rules_shape,
     rules_wide,
+    rules_window,
 )
 from simgrad.jax.check import Check, check
 from simgrad.jax.errors import JaxWorldError, Problem

@@ -6,7 +6,6 @@ _OF_EIGENVALUES = "write the world without eigenvalues, or hold the matrix const
 _OF_A_FORM = "write the world without this form of a matrix, or hold the matrix constant"
 _OF_SPARSE = "jnp.zeros(rows).at[i].add(a.data * x[j]) with i, j = a.indices.T, or a product with a.todense()"
 _OF_DEVICES = "a server runs instances in parallel: write the step of one, with jax.vmap over what it has several of"
-_OF_LARGEST = "jnp.argsort(-x)[:k] gives the places, and x at them the numbers"
 _OF_A_TABLE = "jnp.interp in a table of it, or a series of one's own"
 _OF_BITS = "for each bit k of an unsigned x add up"
 HINTS: dict[str, str] = {
@@ -16,18 +15,11 @@ HINTS: dict[str, str] = {
     "schur": _OF_A_FORM,
     "hessenberg": _OF_A_FORM,
     "tridiagonal": _OF_A_FORM,
-    "top_k": _OF_LARGEST,
-    "approx_top_k": _OF_LARGEST,
     "tridiagonal_solve": "two jax.lax.scan, forward to eliminate and back to substitute, or jnp.linalg.solve",
     "bcoo_dot_general": _OF_SPARSE,
     "bcsr_dot_general": _OF_SPARSE.replace("a.indices.T", "a.to_bcoo().indices.T"),
     "spsolve": "jnp.linalg.solve of the dense matrix, or jax.scipy.sparse.linalg.cg with a function of x",
     "ragged_dot_general": "a product for each group, of rows that jnp.where sets to 0 outside of it",
-    "conv_general_dilated": "add up products with jnp.roll or slices, a term for each weight",
-    "reduce_window": "jnp.roll or slices, one for each place of the window",
-    "reduce_window_max": "jnp.maximum of jnp.roll or slices, one for each place of the window",
-    "reduce_window_min": "jnp.minimum of jnp.roll or slices, one for each place of the window",
-    "reduce_window_sum": "add up jnp.roll or slices, one for each place of the window",
     "reduce": "jnp.sum, jnp.prod, jnp.max or jnp.min, or jax.lax.scan along the axis",
     "reduce_xor": "jnp.sum(x) % 2 of bools, ^ in a jax.lax.scan of integers",
     "fft": "a product with the constant matrices of cosines and sines, real and imaginary parts apart",
@@ -36,7 +28,6 @@ HINTS: dict[str, str] = {
     "lgamma": "jnp.log of a product, Stirling's series where x is large, or jnp.interp in a table of it",
     **dict.fromkeys(("digamma", "polygamma", "zeta", "igamma", "igammac", "regularized_incomplete_beta"), _OF_A_TABLE),
     **dict.fromkeys(("bessel_i0e", "bessel_i1e"), _OF_A_TABLE),
-    "cumlogsumexp": "jax.lax.associative_scan(jnp.logaddexp, x)",
     "shard_map": _OF_DEVICES,
     "pmap": _OF_DEVICES,
     "check": "equinox.error_if, which ends a run with an error, or checkify.checkify around the function that checks",

@@ -42,7 +42,7 @@ WIDE: dict[str, Rule] = {}  # of primitives that mean something else of u64 than
 _NOT_WIDE = frozenset(
     (
         *("div", "max", "min", "reduce_max", "reduce_min", "argmax", "argmin", "sort", "cummax", "cummin"),
-        *("clamp", "sign", "abs", "pow", "shift_right_arithmetic"),
+        *("top_k", "reduce_window", "reduce_window_max", "reduce_window_min", "clamp", "sign", "abs", "pow", "shift_right_arithmetic"),
     )
 )
 _MOST_ELEMENTS_EVALUATED = 1 << 22
@@ -315,6 +315,7 @@ _ROUNDED = frozenset(
         *("integer_pow", "square", "reduce_sum", "reduce_prod", "dot_general", "sin"),
         *("scatter-add", "scatter-sub", "scatter-mul", "scatter_add", "scatter_sub", "scatter_mul"),
         *("cos", "tan", "tanh", "pow", "rem", "log1p", "expm1", "atan2", "logistic", "cumsum"),
+        *("conv_general_dilated", "reduce_window", "reduce_window_sum", "cumlogsumexp"),
     )
 )
 _RANDINT = "_randint"  # the function of jax.random, which draws other numbers for integers of 64 bits
@@ -330,7 +331,7 @@ _GROWING = frozenset(
 EVALUATED = frozenset(
     (
         *("while", "scan", "cholesky", "lu", "sort", "threefry2x32", "triangular_solve", "erf_inv"),
-        *("lgamma", "digamma", "qr", "geqrf", "ormqr", "householder_product", "eigh", "svd"),
+        *("top_k", "lgamma", "digamma", "qr", "geqrf", "ormqr", "householder_product", "eigh", "svd"),
         *("random_bits", "random_seed", "random_split", "random_fold_in"),
         *("bitcast_convert_type", "erf", "erfc", "asinh", "acosh"),
         *("atanh", "cumprod", "cummax", "cummin", "cumlogsumexp"),

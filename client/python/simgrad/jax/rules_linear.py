@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
-from simgrad.jax.node import I32, REAL, Value, neutral, size_of
+from simgrad.jax.node import BOOL, I32, REAL, Value, neutral, size_of
+
+_MOST_PRODUCTS = 1 << 20  # of elements of integers, which are written to memory
 
 
 @rule("dot_general")
@@ -21,6 +23,7 @@ def _dot_general(low: Lowering, equation: Any, operands: Operands) -> Value:
     result = equation.outvars[0].aval
     if size_of(result.shape) == 0 or 0 in a.shape:
         return np.zeros(result.shape, neutral(result.dtype))
+    a, b = (graph.convert(x, result.dtype) for x in (a, b))
     free_a = [d for d in range(len(a.shape)) if d not in (*along_a, *batch_a)]
     free_b = [d for d in range(len(b.shape)) if d not in (*along_b, *batch_b)]
     batch = [a.shape[d] for d in batch_a]
@@ -28,15 +31,33 @@ def _dot_general(low: Lowering, equation: Any, operands: Operands) -> Value:
     columns = size_of([b.shape[d] for d in free_b])
     left = graph.transpose(a, [*batch_a, *free_a, *along_a])
     right = graph.transpose(b, [*batch_b, *along_b, *free_b])
-    if a.dtype != REAL:
-        raise NotLowered("a product of matrices of integers", "convert to float first")
     if inner == 1:
         left = graph.reshape(left, [*batch, rows, 1])
         right = graph.reshape(right, [*batch, 1, columns])
         return graph.reshape(graph.arithmetic("mul", left, right), result.shape)
     left = graph.reshape(left, [*batch, rows, inner])
     right = graph.reshape(right, [*batch, inner, columns])
+    if a.dtype != REAL:
+        return graph.reshape(_integer_product(low, left, right), result.shape)
     return graph.reshape(graph.emit("matmul", left, right), result.shape)
+
+
+def _integer_product(low: Lowering, left: Value, right: Value) -> Value:
+    """[batch, m, k] times [batch, k, n] of integers, which wrap, or of bools, of which any pair may hold: all products
+    as one array, and their sum."""
+    graph = low.graph
+    *batch, rows, inner = left.shape
+    columns = right.shape[-1]
+    axes, whole = list(range(len(batch))), [*batch, rows, columns, inner]
+    if size_of(whole) > _MOST_PRODUCTS:
+        raise NotLowered(
+            f"a product of matrices of integers with {size_of(whole):,} products of elements, above {_MOST_PRODUCTS:,}",
+            "convert to float first, which is exact below 2^53 in f64",
+        )
+    swapped = graph.transpose(right, [*axes, len(batch) + 1, len(batch)])
+    lines = graph.broadcast(left, whole, [*axes, len(batch), len(batch) + 2])
+    products = graph.arithmetic("mul", lines, graph.broadcast(swapped, whole, [*axes, len(batch) + 1, len(batch) + 2]))
+    return graph.emit("any" if left.dtype == BOOL else "sum", products, axes=(len(batch) + 2,))
 
 
 @rule("cholesky")

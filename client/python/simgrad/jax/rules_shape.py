@@ -180,11 +180,13 @@ def _cumsum(low: Lowering, equation: Any, operands: Operands) -> Value:
     return low.graph.emit("cumsum", operands[0], axis=axis, reverse=reverse)
 
 
-@rule("cumprod", "cummax", "cummin")
+_CUMULATED = {"cumprod": jnp.multiply, "cummax": jnp.maximum, "cummin": jnp.minimum, "cumlogsumexp": jnp.logaddexp}
+
+
+@rule("cumprod", "cummax", "cummin", "cumlogsumexp")
 def _cumulative(low: Lowering, equation: Any, operands: Operands) -> Value:
     """One element after the other."""
-    combine = {"cumprod": jnp.multiply, "cummax": jnp.maximum, "cummin": jnp.minimum}
-    step = combine[equation.primitive.name]
+    step = _CUMULATED[equation.primitive.name]
     axis, reverse = int(equation.params["axis"]), bool(equation.params["reverse"])
     if operands[0].shape[axis] <= 1:
         return operands[0]
