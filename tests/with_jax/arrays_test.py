@@ -18,6 +18,7 @@ COUNTS = {
     "s": np.array([[3, 1, 3], [0, 2, 200]], np.uint8),
     "b": np.array([[True, False, True], [False, False, True]]),
 }
+PLACES = np.array([1, 3])
 MANY = np.ones((200, 200), int)
 STATE = {"x": LINE, "m": IMAGES, **COUNTS}
 RANKED = {f"top of {k}": lambda s, k=k: lax.top_k(s[k], 2) for k in COUNTS}
@@ -113,7 +114,18 @@ WITHOUT_DERIVATIVE = {
     "products": lambda s: lax.reduce_window(s["m"][0, 0], 1.0, lax.mul, (2, 2), (1, 1), "SAME"),
     "from two": lambda s: lax.reduce_window(s["m"][0, 0], 2.0, lax.add, (2, 2), (1, 1), "SAME"),
     "from half": lambda s: lax.reduce_window(s["m"][0, 0], 0.5, lax.max, (2, 2), (1, 1), "SAME"),
-    "apart": lambda s: lax.reduce_window(s["m"][0, 0], 0.5, lax.min, (2, 2), (1, 1), "SAME", window_dilation=(1, 2)),
+    "unlike": lambda s: lax.reduce_window(s["m"][0, 0], 0.5, lax.min, (2, 2), (1, 1), "SAME", window_dilation=(1, 2)),
+}
+APPLIED = {
+    "at places": lambda s: s["x"].at[PLACES].apply(jnp.sin),
+    "at a slice": lambda s: s["x"].at[1:].apply(lambda y: jnp.where(y > 0, y, 0)),
+    "at several": lambda s: s["x"].at[np.array([1, 4, 1, 0, 9, 4, 1])].apply(lambda y: 2 * jnp.sin(y)),
+    "of lines": lambda s: [s["m"].at[:, 1].apply(jnp.exp), s["m"][0].at[PLACES, ::2].apply(jnp.exp)],
+    "at a computed place": lambda s: [s["x"].at[s["i"][0, k]].apply(jnp.exp) for k in range(3)],
+    "of a computed line": lambda s: s["m"].at[0, s["i"][0, 0]].apply(jnp.exp),
+    "at computed places": lambda s: s["x"].at[s["i"][0]].apply(jnp.exp, unique_indices=True),
+    "of other types": lambda s: [s["i"].at[1:].apply(lambda y: y * 3), s["b"].at[0].apply(jnp.logical_not)],
+    "nowhere": lambda s: s["x"].at[2:2].apply(jnp.sin),
 }
 
 
@@ -169,11 +181,21 @@ def test_values_and_gradients_are_those_of_jax(client, group):
     assert_equal_to_jax(rounded, {k: x for k, x in expected.items() if x.dtype == float}, 1e-4)
 
 
-def test_windows_that_jax_has_no_derivative_of(client):
-    world = simgrad.jax.world(lambda s: (next_of(s), leaves_of(WITHOUT_DERIVATIVE, s)), state=STATE)
-    expected = leaves_of(WITHOUT_DERIVATIVE, {k: jnp.asarray(x) for k, x in STATE.items()})
+@pytest.mark.parametrize("functions", [WITHOUT_DERIVATIVE, APPLIED], ids=["windows", "applied"])
+def test_values_of_what_jax_has_no_derivative_of(client, functions):
+    world = simgrad.jax.world(lambda s: (next_of(s), leaves_of(functions, s)), state=STATE)
+    expected = leaves_of(functions, {k: jnp.asarray(x) for k, x in STATE.items()})
     found = client.rollout(world, steps=1, initial=STATE, policy="f64", record=list(expected))
     assert_equal_to_jax(found.trajectory, expected, 1e-12)
+
+
+def test_what_is_applied_at_places_has_the_derivative_of_each_turn(client):
+    step = lambda s: {"x": s["x"].at[np.array([1, 1, 0])].apply(lambda y: 2 * jnp.sin(y))}
+    world = simgrad.jax.world(step, state={"x": LINE}, objective={"o": lambda s: jnp.sum(s["x"])})
+    found = client.gradient(world, steps=1, initial={"x": LINE}, objective="o", policy="f64").initial["x"]
+    once = lambda y: 2 * jnp.sin(y)
+    cost = lambda x: once(x[0]) + once(once(x[1])) + jnp.sum(x[2:])
+    np.testing.assert_allclose(found.reshape(LINE.shape), jax.grad(cost)(jnp.asarray(LINE)), rtol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +204,7 @@ def test_windows_that_jax_has_no_derivative_of(client):
         (lambda x: x + jnp.sum(MANY * x.astype(int)[0] @ MANY), "8,000,000 products"),
         (lambda x: jnp.convolve(jnp.tile(x, 10_000), jnp.tile(x, 200))[0] * x, "elements together, above 4,194,304"),
         (lambda x: lax.reduce_window(x, 0.0, lambda a, b: a + b * b, (2,), (1,), "SAME"), "a function of one's own"),
+        (lambda x: x.at[np.zeros(40, int)].apply(jnp.sin), "40 times at one place"),
         (lambda x: lax.approx_max_k(x, 1, aggregate_to_topk=False)[0] * x, "approx_max_k without aggregate_to_topk"),
     ],
 )

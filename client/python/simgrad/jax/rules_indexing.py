@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterator, Sequence
 
+import jax
 import numpy as np
+from jax.extend import core
 
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
 from simgrad.jax.node import BOOL, I32, I64, REAL, Node, Shape, Value, known_array, neutral, size_of
@@ -170,13 +172,50 @@ def _takes_updates(combination: Any) -> bool:
     return jaxpr is None or (not jaxpr.eqns and jaxpr.outvars[0] is jaxpr.invars[1])
 
 
+_MOST_TURNS = 32  # of a function that is applied to one element, one after the other
+
+
+def _applied(low: Lowering, equation: Any, operands: Operands) -> Value:
+    """The function of `.at[...].apply` at its places: at one that comes several times, as often. A place outside has a
+    number that is not stored."""
+    graph, params = low.graph, equation.params
+    array, indices, updates = operands
+    windows = _Windows.of_scatter(params, array.shape, updates.shape)
+    if windows.may_repeat(indices) and not params["unique_indices"]:
+        hint = "write x.at[i].set(f(x[i])), or apply(f, unique_indices=True)"
+        raise NotLowered("`.at[...].apply` at computed places", hint)
+    if size_of(updates.shape) == 0:
+        return updates
+    outside = "clip" if _bounds(params["mode"]) == "clip" else "drop"
+    flat = _flat_index(low, indices, array.shape, windows, updates.shape, outside)
+    if isinstance(flat, Node):
+        line = graph.reshape(array, (size_of(array.shape),))
+        inside = graph.emit("max", flat, np.zeros((), np.int64))
+        found = graph.emit("gather", line, graph.convert(inside, I32), axis=0)
+        times = np.ones(flat.shape, np.int64)
+    else:
+        _, of_place, counts = np.unique(flat, return_inverse=True, return_counts=True)
+        times = np.where(flat >= 0, counts[of_place.reshape(flat.shape)], 0)
+        found = graph.take([array], np.where(flat >= 0, flat, flat.max(initial=0)))
+    if times.max() > _MOST_TURNS:
+        hint = "jax.lax.fori_loop around x.at[i].set(f(x[i]))"
+        raise NotLowered(f"`.at[...].apply` {times.max()} times at one place", hint)
+    of_one = core.jaxpr_as_fun(core.ClosedJaxpr(params["update_jaxpr"], params["update_consts"]))
+    count = (size_of(updates.shape),)
+    found, turns = graph.reshape(found, count), times.reshape(count)
+    for turn in range(times.max()):
+        whole = low.function(jax.vmap(lambda x: of_one(x, x)[0]), found)[0]
+        found = graph.select(turns > turn, graph.convert(whole, array.dtype), found)
+    return graph.reshape(found, updates.shape)
+
+
 @rule(*_SCATTERS)
 def _scatter(low: Lowering, equation: Any, operands: Operands) -> Value:
     graph = low.graph
     array, indices, updates = operands
     combine = _SCATTERS[equation.primitive.name]
     if combine == "set" and not _takes_updates(equation.params.get("update_jaxpr")):
-        raise NotLowered("`.at[...].apply`", "write x.at[i].set(f(x[i]))")
+        updates = _applied(low, equation, operands)
     if size_of(updates.shape) == 0:
         return array
     if combine == "sub":
