@@ -1,4 +1,5 @@
-"""Functions of arrays that are lowered to others: order, products of integers, windows; values and gradients of JAX."""
+"""Functions of arrays that are lowered to others: order, products of integers, windows, signs, divisors; values and
+gradients of JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +110,14 @@ GROUPS = {
         "of one exponential": lambda s: lax.cumlogsumexp(s["x"][:1]),
     },
 }
+GROUPS["signs, powers of two and divisors"] = {
+    "signbit": lambda s: [jnp.signbit(s["x"]), jnp.signbit(jnp.array([5e-324, -5e-324, jnp.inf, -jnp.inf]) * s["x"][6])],
+    "copysign": lambda s: [jnp.copysign(2.0, s["x"]), jnp.copysign(s["x"][4:], -s["x"][4:])],
+    "ldexp": lambda s: [jnp.ldexp(s["x"] + 3, k) for k in (3, -3, 0, np.arange(7) - 3)],
+    "gcd": lambda s: [jnp.gcd(s["i"][0], s["i"][1]), jnp.gcd(s["i"], 6), jnp.gcd(s["u"][0, 0], s["u"])],
+    "gcd of 64 bits": lambda s: jnp.gcd(s["l"], s["l"][0]),
+    "lcm": lambda s: [jnp.lcm(s["i"][0], s["i"][1]), jnp.lcm(s["l"][0], 2)],
+}
 # Those that JAX has no derivative of.
 WITHOUT_DERIVATIVE = {
     "products": lambda s: lax.reduce_window(s["m"][0, 0], 1.0, lax.mul, (2, 2), (1, 1), "SAME"),
@@ -196,6 +205,23 @@ def test_what_is_applied_at_places_has_the_derivative_of_each_turn(client):
     once = lambda y: 2 * jnp.sin(y)
     cost = lambda x: once(x[0]) + once(once(x[1])) + jnp.sum(x[2:])
     np.testing.assert_allclose(found.reshape(LINE.shape), jax.grad(cost)(jnp.asarray(LINE)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("policy", ["f64", "f32", "bf16_safe"])
+def test_zeros_have_signs_in_every_format(client, policy):
+    x = np.array([0.0, -0.0, 1.5, -1.5, np.inf, -np.inf])
+    world = simgrad.jax.world(lambda s: {"x": jnp.copysign(3.0, s["x"])}, state={"x": x})
+    found = client.rollout(world, steps=1, initial={"x": x}, policy=policy).state["x"]
+    np.testing.assert_array_equal(found.reshape(x.shape), np.copysign(3.0, x))
+
+
+def test_large_powers_of_two_are_several_factors(client):
+    powers = np.array([1900, 1000, -60, 2500, 800])
+    x = np.array([0.3, -0.7, 2.0, 0.0, 1.0]) * 2.0**-900
+    world = simgrad.jax.world(lambda s: {"x": jnp.ldexp(s["x"], powers)}, state={"x": x})
+    found = client.rollout(world, steps=1, initial={"x": x}, policy="f64").state["x"]
+    np.testing.assert_array_equal(found.reshape(x.shape), np.ldexp(x, powers))
+    assert found.reshape(x.shape)[0] > 2.0**900
 
 
 @pytest.mark.parametrize(

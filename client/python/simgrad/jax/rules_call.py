@@ -16,6 +16,7 @@ from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import OF_OTHERS, Lowering, NotLowered, Operands, line_of, primitives_of, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
 from simgrad.jax.rules_elementwise import carrying
+from simgrad.jax.rules_named import of_name
 from simgrad.jax.rules_random import draws_normally, is_uniform, normals_of, uniform_of
 
 _JAX = f"{pathlib.Path(jax.__file__).parent}{os.sep}"
@@ -30,6 +31,9 @@ def _inlined(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         return normals_of(low, equation, operands)
     if is_uniform(equation):
         return uniform_of(low, equation, operands)
+    named = of_name(low, equation, operands)
+    if named is not None:
+        return list(named)
     return low.jaxpr(params.get("jaxpr") or params["call_jaxpr"], operands)
 
 
