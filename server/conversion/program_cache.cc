@@ -127,6 +127,10 @@ std::shared_ptr<const Value> ProgramCache::Keep(const std::string& key,
                                                 std::shared_ptr<Value> value, int64_t bytes,
                                                 MeasuredLru<Value>& entries) {
   if (!entries.Takes(bytes)) return value;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = entries.Find(key)) return found;
+  }
   if (options_.lease) {
     value->memory = options_.lease(bytes);
     if (value->memory == nullptr) return value;

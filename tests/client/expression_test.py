@@ -141,6 +141,7 @@ def test_integers_stay_integers_beside_numbers(b):
         *(np.vdot(n, [1, 2, 3]), np.kron(n, 2), np.convolve(n, [1, 2]), np.vecdot(n, [1, 2, 3])),
     ]
     assert {x.element for x in made} == {ELEMENT_TYPE_I32} and sg.stop_gradient(c).element == ELEMENT_TYPE_BOOL
+    assert np.select([c[:2]], [[n[0], n[1]]], 0).element == np.select([c[:2]], [0], [n[0], n[1]]).element == n.element
     assert np.select([c, c], [n, 0.5]).element == np.outer(n, [0.5]).element == ELEMENT_TYPE_REAL
 
 
@@ -366,7 +367,7 @@ def test_a_function_with_a_vjp_names_what_it_uses_around_it(b):
         made.defvjp(lambda args, result, cotangent: cotangent * h)
         return made
 
-    assert scaled(h)(x).shape == scaled(2.0)(x).shape == ()
+    assert scaled(h)(x).shape == scaled(2.0)(x).shape == scaled(b.literal(0.5))(x).shape == ()
     for by, name in ((k, "k: real"), (x * 2, "value: real")):
         with pytest.raises(ValueError, match=rf"^expression_test.py:\d+: <{name}.* of expression_test.py:.*make it an argument"):
             scaled(by)(x)

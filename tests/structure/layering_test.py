@@ -59,7 +59,7 @@ MEETING_PLACE = "server/conversion"
 FORBIDDEN = {"sim/backend/compiled": ("sim/backend/cuda/",),
              "sim/backend/cuda": ("sim/backend/reference/", "sim/backend/compiled/"),
              "sim/backend/reference": ("sim/backend/compiled/", "sim/backend/cuda/")}
-# What kernels and machine code count alike.
+# Kernels and machine code count by it alike.
 COMMON = ("sim/backend/cuda/device/buckets.h",)
 
 

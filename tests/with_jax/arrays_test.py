@@ -100,6 +100,10 @@ GROUPS = {
         },
         "between": of_windows(lax.add, 0.0, (2, 2), (1, 1), "SAME", base_dilation=(2, 3), window_dilation=(1, 2)),
         "ties": lambda s: lax.reduce_window(jnp.repeat(s["x"], 2), -jnp.inf, lax.max, (3,), (1,), "SAME"),
+        "ties beside padding": lambda s: [
+            lax.reduce_window(s["x"][np.array(places)], -jnp.inf, lax.max, (3,), (1,), "SAME")
+            for places in ([2, 4, 0], [0, 4, 2])  # two of them are 0.9
+        ],
         "of integers": lambda s: lax.reduce_window(s["i"], np.int32(-(2**31)), lax.max, (1, 2), (1, 1), "SAME"),
         "of bools": lambda s: lax.reduce_window(s["b"], False, lax.bitwise_or, (1, 2), (1, 1), "SAME"),
         "NaN": lambda s: 0 < lax.reduce_window(
@@ -135,6 +139,8 @@ APPLIED = {
     "at computed places": lambda s: s["x"].at[s["i"][0]].apply(jnp.exp, unique_indices=True),
     "of other types": lambda s: [s["i"].at[1:].apply(lambda y: y * 3), s["b"].at[0].apply(jnp.logical_not)],
     "nowhere": lambda s: s["x"].at[2:2].apply(jnp.sin),
+    "of nothing": lambda s: s["x"][:0].at[np.array([3])].apply(jnp.sin),
+    "in f32": lambda s: jnp.sign(s["x"]).astype(jnp.float32).at[PLACES].apply(lambda y: 2 * y).astype(float),
 }
 
 
@@ -207,6 +213,14 @@ def test_what_is_applied_at_places_has_the_derivative_of_each_turn(client):
     np.testing.assert_allclose(found.reshape(LINE.shape), jax.grad(cost)(jnp.asarray(LINE)), rtol=1e-14)
 
 
+def test_a_function_is_applied_no_oftener_than_it_is_asked_for(client):
+    step = lambda s: {"x": s["x"].at[np.array([1, 1, 0])].apply(jnp.log)}
+    world = simgrad.jax.world(step, state={"x": np.array([0.5, 3.0])})
+    found = client.rollout(world, steps=1, initial={"x": np.array([0.5, 3.0])}, policy="f64")
+    np.testing.assert_allclose(found.state["x"].ravel(), [np.log(0.5), np.log(np.log(3.0))], rtol=1e-14)
+    assert found.ok.all()  # log(log(0.5)) is NaN
+
+
 @pytest.mark.parametrize("policy", ["f64", "f32", "bf16_safe"])
 def test_zeros_have_signs_in_every_format(client, policy):
     x = np.array([0.0, -0.0, 1.5, -1.5, np.inf, -np.inf])
@@ -230,6 +244,7 @@ def test_large_powers_of_two_are_several_factors(client):
         (lambda x: x + jnp.sum(MANY * x.astype(int)[0] @ MANY), "8,000,000 products"),
         (lambda x: jnp.convolve(jnp.tile(x, 10_000), jnp.tile(x, 200))[0] * x, "elements together, above 4,194,304"),
         (lambda x: lax.reduce_window(x, 0.0, lambda a, b: a + b * b, (2,), (1,), "SAME"), "a function of one's own"),
+        (lambda x: lax.reduce_window(x, 0.0, lambda a, b: a + 1.0, (2,), (1,), "SAME"), "a function of one's own"),
         (lambda x: x.at[np.zeros(40, int)].apply(jnp.sin), "40 times at one place"),
         (lambda x: lax.approx_max_k(x, 1, aggregate_to_topk=False)[0] * x, "approx_max_k without aggregate_to_topk"),
     ],

@@ -302,8 +302,9 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         raise ValueError(
             f"{b.here()}np.select of {len(condlist)} conditions and {len(choicelist)} choices"
         )
-    [result] = values_of(b, default, among=choicelist)
-    for condition, choice in zip(reversed(condlist), reversed(choicelist)):
+    choices = [b.value(x) if is_computed(x) else x for x in choicelist]
+    [result] = values_of(b, default, among=choices)
+    for condition, choice in zip(reversed(condlist), reversed(choices)):
         result = b.where(condition, choice, result)
     return result
 

@@ -64,8 +64,9 @@ def real(b: "ProgramBuilder", x: Any) -> "Expression":
 
 def values_of(b: "ProgramBuilder", *operands: Any, among: Sequence[Any] = ()) -> "list[Expression]":
     """The operands as values, each of its own type; whole numbers of Python of that of the others and of `among`."""
-    known = [x.element for x in (*operands, *among) if hasattr(x, "builder")]
-    return [b.value(x, None if is_computed(x) else b.element_of(x, known)) for x in operands]
+    made = [b.value(x) if is_computed(x) else x for x in operands]
+    known = [x.element for x in (*made, *among) if hasattr(x, "builder")]
+    return [b.value(x, None if hasattr(x, "builder") else b.element_of(x, known)) for x in made]
 
 
 def is_computed(x: Any) -> bool:

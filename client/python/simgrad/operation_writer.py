@@ -73,6 +73,7 @@ class OperationWriter:
         self._seen_from = -1  # the first scope that a function with a vjp of its own sees
         self._scope_of: list[int] = []  # by value
         self._lines: list[str] = []  # by value
+        self._literals: set[int] = set()  # values
         self._comparisons: dict[int, program_pb2.Op] = {}  # by result
         self._ordinals: dict[str, int] = {}  # comparisons of each site and function so far
 
@@ -366,9 +367,9 @@ class OperationWriter:
         if x.builder is not cast(Any, self):
             raise ValueError(f"{self.here()}{x!r} belongs to another world")
         scope = self._scope_of[x.value]
-        is_around = scope < self._seen_from and not any(
-            i.value == x.value and i.kind in _EVERYWHERE for i in self.program.inputs
-        )
+        is_around = scope < self._seen_from and x.value not in self._literals
+        if is_around:
+            is_around = not any(i.value == x.value and i.kind in _EVERYWHERE for i in self.program.inputs)
         if scope in self._scopes and not is_around:
             return
         made = f"{x!r} of {self._lines[x.value]}" if self._lines[x.value] else repr(x)
@@ -402,6 +403,8 @@ class OperationWriter:
         for x in operands:
             self._check_seen(x)
         result = self._new(result_shape, element)
+        if code == "literal":
+            self._literals.add(result.value)
         self._regions[-1].ops.add(
             code=code,
             role=self._role,

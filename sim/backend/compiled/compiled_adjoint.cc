@@ -261,7 +261,11 @@ void CompiledRun::ReverseRange(Worker& worker, int64_t group, int64_t first, int
                                const std::vector<int64_t>& starts) {
   TakeFields(worker, group);
   const size_t bytes = worker.replayed.size();
-  worker.starts.resize((starts.size() - 1) * bytes);
+  const size_t states = (starts.size() - 1) * bytes;
+  if (worker.starts.size() < states) {
+    worker.starts = {};  // growing would hold the old ones beside the new ones
+    worker.starts.resize(states);
+  }
   const auto end_of = [&](size_t k) {
     return k + 1 < starts.size() ? starts[k + 1] : first + count;
   };

@@ -184,7 +184,7 @@ def _applied(low: Lowering, equation: Any, operands: Operands) -> Value:
     if windows.may_repeat(indices) and not params["unique_indices"]:
         hint = "write x.at[i].set(f(x[i])), or apply(f, unique_indices=True)"
         raise NotLowered("`.at[...].apply` at computed places", hint)
-    if size_of(updates.shape) == 0:
+    if size_of(updates.shape) == 0 or size_of(array.shape) == 0:
         return updates
     outside = "clip" if _bounds(params["mode"]) == "clip" else "drop"
     flat = _flat_index(low, indices, array.shape, windows, updates.shape, outside)
@@ -201,11 +201,16 @@ def _applied(low: Lowering, equation: Any, operands: Operands) -> Value:
         hint = "jax.lax.fori_loop around x.at[i].set(f(x[i]))"
         raise NotLowered(f"`.at[...].apply` {times.max()} times at one place", hint)
     of_one = core.jaxpr_as_fun(core.ClosedJaxpr(params["update_jaxpr"], params["update_consts"]))
-    count = (size_of(updates.shape),)
-    found, turns = graph.reshape(found, count), times.reshape(count)
+    count = size_of(updates.shape)
+    found, turns = graph.reshape(found, (count,)), times.reshape(count)
     for turn in range(times.max()):
-        whole = low.function(jax.vmap(lambda x: of_one(x, x)[0]), found)[0]
-        found = graph.select(turns > turn, graph.convert(whole, array.dtype), found)
+        chosen = np.flatnonzero(turns > turn)
+        of_chosen = jax.ShapeDtypeStruct(chosen.shape, equation.invars[0].aval.dtype)
+        closed = jax.make_jaxpr(jax.vmap(lambda x: of_one(x, x)[0]))(of_chosen)
+        [made] = low.jaxpr(closed, [found if len(chosen) == count else graph.take([found], chosen)])
+        made, order = graph.convert(made, array.dtype), np.arange(count)
+        order[chosen] = count + np.arange(len(chosen))
+        found = made if len(chosen) == count else graph.take([found, made], order)
     return graph.reshape(found, updates.shape)
 
 

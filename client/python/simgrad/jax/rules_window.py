@@ -9,6 +9,7 @@ from typing import Any, Sequence
 
 import jax
 import numpy as np
+from jax.extend import core
 
 from simgrad.jax.lowering import Lowering, NotLowered, Operands, rule
 from simgrad.jax.node import BOOL, Node, Value, neutral, size_of
@@ -116,7 +117,9 @@ def _general_windows(low: Lowering, equation: Any, operands: Operands) -> Value:
     jaxpr = getattr(closed, "jaxpr", closed)
     inner = jaxpr.eqns[0] if len(jaxpr.eqns) == 1 and len(operands) == 2 else None
     name = "" if inner is None else inner.primitive.name
-    if inner is None or name not in _CODES or set(inner.invars) != set(jaxpr.invars) or inner.outvars != jaxpr.outvars:
+    both = inner is not None and not any(isinstance(v, core.Literal) for v in inner.invars)
+    both = both and set(inner.invars) == set(jaxpr.invars) and inner.outvars == jaxpr.outvars
+    if name not in _CODES or not both:
         raise NotLowered("reduce_window by a function of one's own", _OF_SLICES)
     found, start = _reduced(low, equation, operands[0], name), operands[1]
     graph = low.graph
@@ -146,13 +149,15 @@ def _reduced(low: Lowering, equation: Any, x: Value, combine: str) -> Value:
         )
     ]
     empty = None
-    if combine in ("max", "min"):  # padding by an element of the same window, which changes nothing
+    # Padding by the first element of the same window changes nothing, gradients at ties among it.
+    if combine in ("max", "min"):
         missing = [(at < 0).all(axis=1) for at in places]
         if any(line.any() for line in missing):
             empty = np.zeros(result.shape, np.bool_)
             for k, line in enumerate(missing):
                 empty |= line.reshape([-1 if d == k else 1 for d in range(len(missing))])
-        places = [np.where(at < 0, np.maximum(at.max(axis=1, keepdims=True), 0), at) for at in places]
+        first = [np.where(at < 0, n, at).min(axis=1, keepdims=True) % n for at, n in zip(places, x.shape)]
+        places = [np.where(at < 0, f, at) for at, f in zip(places, first)]
     made = [at.shape[0] for at in places]
     count = size_of([at.shape[1] for at in places])
     windows = graph.reshape(_windows(low, x, 0, places, nothing), [*made, count])
