@@ -110,16 +110,21 @@ def _reduced_windows(low: Lowering, equation: Any, operands: Operands) -> Value:
     return _reduced(low, equation, operands[0], _REDUCED[equation.primitive.name])
 
 
+def _operation(jaxpr: Any) -> str:
+    """The name of the one primitive that combines both arguments; empty where there is another function."""
+    one = jaxpr.eqns[0] if len(jaxpr.eqns) == 1 else None
+    if one is None or any(isinstance(v, core.Literal) for v in one.invars):
+        return ""
+    return str(one.primitive.name) if set(one.invars) == set(jaxpr.invars) and one.outvars == jaxpr.outvars else ""
+
+
 @rule("reduce_window")
 def _general_windows(low: Lowering, equation: Any, operands: Operands) -> Value:
     """One that combines by one operation of JAX."""
     closed = equation.params["jaxpr"]
     jaxpr = getattr(closed, "jaxpr", closed)
-    inner = jaxpr.eqns[0] if len(jaxpr.eqns) == 1 and len(operands) == 2 else None
-    name = "" if inner is None else inner.primitive.name
-    both = inner is not None and not any(isinstance(v, core.Literal) for v in inner.invars)
-    both = both and set(inner.invars) == set(jaxpr.invars) and inner.outvars == jaxpr.outvars
-    if name not in _CODES or not both:
+    name = _operation(jaxpr) if len(operands) == 2 else ""
+    if name not in _CODES:
         raise NotLowered("reduce_window by a function of one's own", _OF_SLICES)
     found, start = _reduced(low, equation, operands[0], name), operands[1]
     graph = low.graph
