@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
+from simgrad.constants import constant
 from simgrad.numpy_elementary import is_finite, is_infinite, is_nan
 from simgrad.numpy_operands import (
     Axis,
@@ -73,7 +74,11 @@ def insert(arr: Any, obj: int, values: Any, axis: int | None = None) -> "Express
     b = builder_of(arr, values)
     x = b.value(arr)
     is_real = x.element == ELEMENT_TYPE_REAL
-    y = b.value(values if is_real or is_computed(values) else np.array(values, x.dtype))
+    if is_real or is_computed(values):
+        y = b.value(values)
+    else:
+        known = constant(values)
+        y = b.value(known.astype(bool if x.element == ELEMENT_TYPE_BOOL else np.int64), x.element)
     if not is_real and y.element != x.element:
         y = b.convert(y, x.element)
     x, along = along_one(x, axis)
