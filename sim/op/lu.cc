@@ -18,13 +18,28 @@ absl::Status NeedsOneMatrix(const Program& program, const Op& op) {
                     absl::StrCat(NameOf(op), " needs one matrix, has ", TypeText(type)));
 }
 
-Types LuTypes(const Program& program, const Op& op) {
+// The second operand, if there is one, says which row of the matrix each column's pivot is.
+bool HasRows(const Op& op) { return op.operands.size() > 1; }
+
+absl::Status NeedsMatrixAndRows(const Program& program, const Op& op) {
   if (absl::Status s = NeedsOneMatrix(program, op); !s.ok()) return s;
+  const Type rows = {ElementType::kI32, {TypeOf(program, op, 0).shape[0]}};
+  if (!HasRows(op) || TypeOf(program, op, 1) == rows) return absl::OkStatus();
+  return FieldError("operands[1]", absl::StrCat("the rows of the pivots are ", TypeText(rows),
+                                                ", an i32 per row"));
+}
+
+Passage OfMatrix(const Program&, const Op&, size_t operand) {
+  return operand == 0 ? Passage::kSame : Passage::kNone;
+}
+
+Types LuTypes(const Program& program, const Op& op) {
+  if (absl::Status s = NeedsMatrixAndRows(program, op); !s.ok()) return s;
   return SameAsOperand(program, op);
 }
 
 Types LuPermutationTypes(const Program& program, const Op& op) {
-  if (absl::Status s = NeedsOneMatrix(program, op); !s.ok()) return s;
+  if (absl::Status s = NeedsMatrixAndRows(program, op); !s.ok()) return s;
   return std::vector<Type>{{ElementType::kI32, {TypeOf(program, op, 0).shape[0]}}};
 }
 
@@ -51,7 +66,7 @@ Types SolveTypes(const Program& program, const Op& op) {
 }
 
 Types LuPivotsTypes(const Program& program, const Op& op) {
-  if (absl::Status s = NeedsOneMatrix(program, op); !s.ok()) return s;
+  if (absl::Status s = NeedsMatrixAndRows(program, op); !s.ok()) return s;
   const Shape& shape = TypeOf(program, op, 0).shape;
   return std::vector<Type>{{ElementType::kReal, {2, std::min(shape[0], shape[1])}}};
 }
@@ -71,32 +86,45 @@ double RunnerUp(const std::vector<double>& magnitudes, size_t taken) {
   return second;
 }
 
-// The factors of one matrix, in place, and which row of it each row of them is. By column the
-// magnitude of the pivot and that of the runner-up go to `pivots`, if that is not null.
-std::vector<int64_t> Factor(const Evaluation& e, Format format, std::vector<double>& w,
-                            std::vector<double>* pivots = nullptr) {
+// The pivots of one matrix.
+struct Pivoting {
+  const std::vector<int64_t>* given = nullptr;  // by column: the row to take, if it is still left
+  std::vector<int64_t> rows;    // by row of the factors: which row of the matrix it is
+  std::vector<int64_t> chosen;  // the same, but by column which row is the pivot by its magnitude
+  std::vector<double> pivots;   // by column: that magnitude; then by column that of the runner-up
+};
+
+// The factors of one matrix, in place.
+Pivoting Factor(const Evaluation& e, Format format, std::vector<double>& w) {
   const auto [count, m, width] = MatricesOf(e, 0);
   const int64_t n = width;                 // a lambda of clang 14 takes no structured binding
   const int64_t columns = std::min(m, n);  // that have a pivot
   const auto at = [&](int64_t i, int64_t j) -> double& {
     return w[static_cast<size_t>(i * n + j)];
   };
-  std::vector<int64_t> rows;
+  Pivoting p;
+  if (HasRows(e.op)) p.given = &e.operands[1]->integer;
+  std::vector<int64_t>& rows = p.rows;
   for (int64_t i = 0; i < m; ++i) rows.push_back(i);
+  p.pivots.resize(static_cast<size_t>(2 * columns));
   for (int64_t k = 0; k < columns; ++k) {
-    int64_t pivot = k;
+    int64_t best_row = k;
+    std::vector<double> magnitudes;
     for (int64_t i = k; i < m; ++i) {
-      const double best = std::abs(at(pivot, k));
+      const double best = std::abs(at(best_row, k));
       const double x = std::abs(at(i, k));
-      if (best == best && (x > best || x != x)) pivot = i;
+      if (best == best && (x > best || x != x)) best_row = i;
+      magnitudes.push_back(x);
     }
-    if (pivots != nullptr) {
-      std::vector<double> magnitudes;
-      for (int64_t i = k; i < m; ++i) magnitudes.push_back(std::abs(at(i, k)));
-      const size_t taken = static_cast<size_t>(pivot - k);
-      (*pivots)[static_cast<size_t>(k)] = precision::Canonical(magnitudes[taken]);
-      (*pivots)[static_cast<size_t>(columns + k)] =
-          precision::Canonical(RunnerUp(magnitudes, taken));
+    const size_t taken = static_cast<size_t>(best_row - k);
+    p.pivots[static_cast<size_t>(k)] = precision::Canonical(magnitudes[taken]);
+    p.pivots[static_cast<size_t>(columns + k)] = precision::Canonical(RunnerUp(magnitudes, taken));
+    p.chosen.push_back(rows[static_cast<size_t>(best_row)]);
+    int64_t pivot = best_row;
+    if (p.given != nullptr) {
+      const auto left = rows.begin() + k;
+      const auto found = std::find(left, rows.end(), (*p.given)[static_cast<size_t>(k)]);
+      if (found != rows.end()) pivot = found - rows.begin();
     }
     for (int64_t j = 0; j < n; ++j) std::swap(at(k, j), at(pivot, j));
     std::swap(rows[static_cast<size_t>(k)], rows[static_cast<size_t>(pivot)]);
@@ -109,7 +137,8 @@ std::vector<int64_t> Factor(const Evaluation& e, Format format, std::vector<doub
       }
     }
   }
-  return rows;
+  p.chosen.insert(p.chosen.end(), rows.begin() + columns, rows.end());
+  return p;
 }
 
 Array EvaluateLu(const Evaluation& e) {
@@ -122,14 +151,14 @@ Array EvaluateLuPermutation(const Evaluation& e) {
   Array factors = *e.operands[0];
   const Format format = *e.program[e.op.operands[0]].format;
   Array result;
-  result.integer = Factor(e, format, factors.real);
+  result.integer = Factor(e, format, factors.real).chosen;
   return result;
 }
 
 Array EvaluateLuPivots(const Evaluation& e) {
   Array factors = *e.operands[0];
-  Array result = ZerosOf(e.result().type);
-  Factor(e, *e.result().format, factors.real, &result.real);
+  Array result;
+  result.real = Factor(e, *e.result().format, factors.real).pivots;
   return result;
 }
 
@@ -169,18 +198,21 @@ Array EvaluateLuSolve(const Evaluation& e) {
   return result;
 }
 
-// Factors and permutation at once: what one of the two operations has made, the other takes.
+// All that the operations on one matrix give: what one of them has made, the others take.
 struct Factors {
   Memory factors;
-  Memory rows;
+  Memory rows;    // LuPermutationTypes
   Memory pivots;  // LuPivotsTypes
 };
 
+// With a second operand the pivots are the rows that it gives (Factor).
 Factors LowerFactors(Lowering& l) {
   Factors made;
-  if (l.Recall("factors", &made.factors)) {
-    l.Recall("rows", &made.rows);
-    l.Recall("lu_pivots", &made.pivots);
+  const bool is_given = HasRows(l.op());
+  const std::string prefix = is_given ? absl::StrCat(Index(l.op().operands[1]), " ") : "";
+  if (l.Recall(prefix + "factors", &made.factors)) {
+    l.Recall(prefix + "rows", &made.rows);
+    l.Recall(prefix + "pivots", &made.pivots);
     return made;
   }
   const Value& value = l.OperandValue(0);
@@ -196,10 +228,15 @@ Factors LowerFactors(Lowering& l) {
     const Number row = m == 1 ? l.Integer(Carrier::kI64, 0) : at[0].counters[0].first;
     l.Store(rows, at, l.Call("convert_i64_i32", Carrier::kI32, {row}));
   });
+  const Memory chosen = is_given ? l.Local(Carrier::kI32, {m}, "chosen") : rows;
   const std::string name = l.NameOf(carrier);
   const Number zero = l.Integer(carrier, 0);
   l.Each(columns, false, [&](Number step) {
     const Place k = Place::Of(step);
+    const auto place_of = [&](Number counter) {
+      const Number next = l.Call("add_i64", Carrier::kI64, {step, counter});
+      return l.Call("add_i64", Carrier::kI64, {next, l.Integer(Carrier::kI64, 1)});
+    };
     // The first largest magnitude, or the first NaN.
     const Memory best = l.Local(carrier, {}, "largest");
     const Memory place = l.Local(Carrier::kI64, {}, "place");
@@ -213,24 +250,47 @@ Factors LowerFactors(Lowering& l) {
       const Number before = l.Load(best);
       const Number leads = l.Call("leads_max_" + name, Carrier::kBool, {before, x});
       l.Store(best, l.Select(leads, x, before, carrier));
-      const Number next = l.Call("add_i64", Carrier::kI64, {step, counter});
-      const Number here = l.Call("add_i64", Carrier::kI64, {next, l.Integer(Carrier::kI64, 1)});
+      const Number here = place_of(counter);
       l.Store(place, l.Select(leads, here, l.Load(place), Carrier::kI64));
     });
-    const Number found = l.Load(place);
-    const Place pivot = Place::At(l.Clamped(found, Carrier::kI64, m));
-    // After the swap the magnitudes below are those that were not taken.
-    const auto tell = [&] {
+    // The largest magnitude but that at `but`, from row `first` on; kNone: of all below.
+    const auto tell = [&](Number but) {
       l.Store(pivots, {Place(0), k}, l.Load(best));
       const Memory second = l.Local(carrier, {}, "second");
       l.Store(second, zero);
+      const auto meet = [&](const Place& i, Number at) {
+        const Number x = l.Call(FunctionOn("abs", value), carrier, {l.Load(w, {i, k})});
+        const Number before = l.Load(second);
+        Number most = l.Call(FunctionOn("max", value), carrier, {before, x});
+        if (but != Lowering::kNone) {
+          const Number is_it = l.Call("eq_i64", Carrier::kBool, {at, but});
+          most = l.Select(is_it, before, most, carrier);
+        }
+        l.Store(second, most);
+      };
+      if (but != Lowering::kNone) meet(k, step);
       l.EachTo(below, [&](Number counter) {
-        const Number x =
-            l.Call(FunctionOn("abs", value), carrier, {l.Load(w, {k + Place::Of(counter) + 1, k})});
-        l.Store(second, l.Call(FunctionOn("max", value), carrier, {l.Load(second), x}));
+        const Number at = but == Lowering::kNone ? but : place_of(counter);
+        meet(k + Place::Of(counter) + 1, at);
       });
       l.Store(pivots, {Place(1), k}, l.Load(second));
     };
+    // The place of the given row, if it is left.
+    const auto follow = [&] {
+      tell(l.Load(place));
+      const Place own = Place::At(l.Clamped(l.Load(place), Carrier::kI64, m));
+      l.Store(chosen, {k}, l.Load(rows, {own}));
+      const Number row = l.Load(l.Operand(1), {k});
+      const auto meet = [&](const Place& i, Number at) {
+        const Number is_it = l.Call("eq_i32", Carrier::kBool, {l.Load(rows, {i}), row});
+        l.Store(place, l.Select(is_it, at, l.Load(place), Carrier::kI64));
+      };
+      meet(k, step);
+      l.EachTo(below, [&](Number counter) { meet(k + Place::Of(counter) + 1, place_of(counter)); });
+    };
+    if (is_given) follow();
+    const Number found = l.Load(place);
+    const Place pivot = Place::At(l.Clamped(found, Carrier::kI64, m));
     const auto swap = [&](const Memory& memory, const Places& a, const Places& b) {
       const Number x = l.Load(memory, a);
       const Number y = l.Load(memory, b);
@@ -242,7 +302,8 @@ Factors LowerFactors(Lowering& l) {
       swap(w, {k, j}, {pivot, j});
     });
     swap(rows, {k}, {pivot});
-    tell();
+    // The magnitudes below are those that were not taken.
+    if (!is_given) tell(Lowering::kNone);
     const Number top = l.Load(w, {k, k});
     const Number is_zero = l.Call(FunctionOn("eq", value), Carrier::kBool, {top, zero});
     l.EachTo(below, [&](Number counter) {
@@ -259,9 +320,16 @@ Factors LowerFactors(Lowering& l) {
       });
     });
   });
-  l.Keep("factors", w);
-  l.Keep("rows", rows);
-  l.Keep("lu_pivots", pivots);
+  if (is_given && m > columns) {
+    l.Each(m - columns, false, [&](Number counter) {
+      const Place i = Place(columns) + Place::Of(counter);
+      l.Store(chosen, {i}, l.Load(rows, {i}));
+    });
+  }
+  made.rows = chosen;
+  l.Keep(prefix + "factors", made.factors);
+  l.Keep(prefix + "rows", made.rows);
+  l.Keep(prefix + "pivots", made.pivots);
   return made;
 }
 
@@ -319,7 +387,8 @@ void LuVjp(VjpRule& r) {
   const int64_t n = whole[1];
   const Shape shape = {std::min(m, n), std::min(m, n)};
   const ValueId filled = r.Filled();
-  const ValueId rows = r.Kink(OpCode::kLuPermutation, {ElementType::kI32, {m}});
+  const ValueId rows =
+      HasRows(r.op()) ? r.X(1) : r.Kink(OpCode::kLuPermutation, {ElementType::kI32, {m}});
   const ValueId y = r.Y();
   const ValueId below = Where(r, shape, OpCode::kGt);
   const ValueId diagonal = Where(r, shape, OpCode::kEq);
@@ -410,12 +479,14 @@ const OpInfo kLu = Complete({
     .name = "lu",
     .doc = "The factors of a matrix [m, n] with its rows in the order of `lu_permutation`: below "
            "the diagonal the multipliers, from it on the upper factor. A column of zeros has "
-           "multipliers 0.",
+           "multipliers 0. With `rows`, an i32 per row, the pivot of column k is row rows[k] of "
+           "the matrix, if it is one and has not been a pivot.",
     .op_class = OpClass::kLinear,
-    .operands = "a",
+    .operands = "a, rows?",
     .types = LuTypes,
     .work = FactorWork,
     .birth = Birth::kArithmetic,
+    .passage = OfMatrix,
     .vjp = LuVjp,
     .evaluate = EvaluateLu,
     .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).factors); },
@@ -424,9 +495,10 @@ const OpInfo kLu = Complete({
 const OpInfo kLuPermutation = Complete({
     .name = "lu_permutation",
     .doc = "The row of a matrix [m, n] that each row of its `lu` is: the pivot of a column is the "
-           "first largest magnitude, or the first NaN.",
+           "first largest magnitude, or the first NaN. With `rows`, as for `lu`: the rows that "
+           "would be the pivots by this rule, each behind the given ones before it.",
     .op_class = OpClass::kLinear,
-    .operands = "a",
+    .operands = "a, rows?",
     .result = Result::kI32,
     .types = LuPermutationTypes,
     .work = FactorWork,
@@ -437,14 +509,15 @@ const OpInfo kLuPermutation = Complete({
 
 const OpInfo kLuPivots = Complete({
     .name = "lu_pivots",
-    .doc = "By pivot of the `lu` of a matrix, min(m, n) of them: its magnitude, and the largest "
-           "that was not taken, 0 where there is none.",
+    .doc = "By pivot of `lu_permutation`, min(m, n) of them: its magnitude, and the largest that "
+           "was not taken, 0 where there is none.",
     .op_class = OpClass::kLinear,
-    .operands = "a",
+    .operands = "a, rows?",
     .in_worlds = false,
     .types = LuPivotsTypes,
     .work = FactorWork,
     .birth = Birth::kArithmetic,
+    .passage = OfMatrix,
     .evaluate = EvaluateLuPivots,
     .lower = [](Lowering& l) { l.GiveMemory(LowerFactors(l).pivots); },
 });

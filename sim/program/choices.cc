@@ -107,7 +107,7 @@ class PairWriter {
   Pair OfPivots() {
     const Shape shape = w_.TypeOf(w_.X(0)).shape;
     const int64_t n = std::min(shape[0], shape[1]);
-    const ValueId pivots = w_.Do(kLuPivots, {w_.X(0)}, {ElementType::kReal, {2, n}});
+    const ValueId pivots = w_.Do(kLuPivots, op_.operands, {ElementType::kReal, {2, n}});
     const ValueId taken = Reshaped(Part(pivots, 0, 0, 1), {n});
     const ValueId next = Reshaped(Part(pivots, 0, 1, 1), {n});
     // Neither the last row nor rows without a pivot have a rival.

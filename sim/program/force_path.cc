@@ -1,4 +1,6 @@
 // Forcing: what decisions gave is replaced by what the path says, and disagreements become events.
+#include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -48,8 +50,10 @@ class Forcer {
 
   void OfRegion(Region& region, Wanted wanted) {
     std::vector<Op> ops = std::exchange(region.ops, {});
+    const std::unordered_map<ValueId, ValueId> pivots = PivotsOf(ops, wanted);
     for (Op& op : ops) {
       budget_.Visit();
+      GivePivots(op, pivots);
       const bool only_stops = wanted != nullptr && PathDecisions::OnlyStops(op, *wanted);
       if (!only_stops && op.code == OpCode::kWhile) {
         OfWhile(op, region.ops);
@@ -61,6 +65,26 @@ class Forcer {
       }
       region.ops.push_back(std::move(op));
     }
+  }
+
+  // By matrix that the operations factor: the order of its rows.
+  std::unordered_map<ValueId, ValueId> PivotsOf(const std::vector<Op>& ops, Wanted wanted) const {
+    std::unordered_map<ValueId, ValueId> pivots;
+    if (std::none_of(ops.begin(), ops.end(), HasPivots)) return pivots;
+    size_t column = next_;
+    for (const Op& op : ops) {
+      const size_t columns = ColumnsOf(op, wanted);
+      const ValueId matrix = decisions_.MatrixOf(op);
+      if (columns > 0 && matrix != ValueId::kNone) pivots.emplace(matrix, given_[column]);
+      column += columns;
+    }
+    return pivots;
+  }
+
+  static void GivePivots(Op& op, const std::unordered_map<ValueId, ValueId>& pivots) {
+    if (!HasPivots(op)) return;
+    const auto rows = pivots.find(op.operands[0]);
+    if (rows != pivots.end()) op.operands.push_back(rows->second);
   }
 
   // Everything behind the operation reads what the path says.
@@ -267,20 +291,19 @@ class Forcer {
   // How many columns the decisions of a region have.
   size_t ColumnsOf(const Region& region, Wanted wanted) const {
     size_t columns = 0;
-    for (const Op& op : region.ops) {
-      if (wanted != nullptr && PathDecisions::OnlyStops(op, *wanted)) continue;
-      if (op.code == OpCode::kFor) {
-        if (op.attributes.max_iter > 0) columns += ColumnsOf(op.regions[0], nullptr);
-      } else if (op.code == OpCode::kWhile) {
-        const bool counts = !IsBranch(op);
-        const std::unordered_set<size_t> behind = PathDecisions::BehindExports(op);
-        if (counts) columns += 1 + ColumnsOf(op.regions[0], &behind);
-        columns += ColumnsOf(op.regions[1], nullptr);
-      } else if (decisions_.Decides(op)) {
-        ++columns;
-      }
-    }
+    for (const Op& op : region.ops) columns += ColumnsOf(op, wanted);
     return columns;
+  }
+  size_t ColumnsOf(const Op& op, Wanted wanted) const {
+    if (wanted != nullptr && PathDecisions::OnlyStops(op, *wanted)) return 0;
+    if (op.code == OpCode::kFor) {
+      return op.attributes.max_iter > 0 ? ColumnsOf(op.regions[0], nullptr) : 0;
+    }
+    if (op.code != OpCode::kWhile) return decisions_.Decides(op) ? 1 : 0;
+    const size_t body = ColumnsOf(op.regions[1], nullptr);
+    if (IsBranch(op)) return body;
+    const std::unordered_set<size_t> behind = PathDecisions::BehindExports(op);
+    return 1 + ColumnsOf(op.regions[0], &behind) + body;
   }
 
   // Without the leading axis.
@@ -303,7 +326,10 @@ class Forcer {
 NumericalProgram ForcePath(NumericalProgram numerical, PassBudget& budget) {
   PathLayout layout = *RecordPath(numerical, budget).path;
   layout.use = PathUse::kForced;
-  if (layout.bytes > 0) Forcer(numerical.program, layout, budget).Run();
+  if (layout.bytes > 0) {
+    NamePivots(numerical.program, budget);
+    Forcer(numerical.program, layout, budget).Run();
+  }
   numerical.path = std::move(layout);
   return numerical;
 }

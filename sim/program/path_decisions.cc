@@ -1,5 +1,7 @@
 #include "sim/program/path_decisions.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "sim/op/op_info.h"
 #include "sim/op/types.h"
@@ -22,7 +24,60 @@ void MarkUsed(const Region& region, std::unordered_set<size_t>& used) {
   for (ValueId id : region.yields) used.insert(Index(id));
 }
 
+// The pivots of a factor that the exports hang on are behind them too.
+void AddPivots(const Region& test, std::unordered_set<size_t>& behind) {
+  std::unordered_set<size_t> factored;  // matrices, and orders of their pivots
+  for (const Op& op : test.ops) {
+    const bool exported = op.code == kLu && behind.count(Index(op.results[0])) != 0;
+    if (exported && HasPivots(op)) factored.insert(Index(op.operands[0]));
+  }
+  for (const Op& op : test.ops) {
+    const bool names = op.code == kLuPermutation && HasPivots(op);
+    if (!names && op.code != kChoice) continue;
+    if (factored.count(Index(op.operands[0])) == 0) continue;
+    factored.insert(Index(op.results[0]));
+    behind.insert(Index(op.results[0]));
+  }
+}
+
+void NamePivotsIn(Program& program, Region& region, PassBudget& budget) {
+  std::unordered_set<size_t> named;  // matrices
+  for (const Op& op : region.ops) {
+    budget.Visit();
+    const bool names = op.code == kLuPermutation && HasPivots(op);
+    if (names) named.insert(Index(op.operands[0]));
+  }
+  std::vector<Op> ops = std::exchange(region.ops, {});
+  for (Op& op : ops) {
+    if (op.code != kOwnVjp) {
+      for (Region& nested : op.regions) NamePivotsIn(program, nested, budget);
+    }
+    const bool is_unnamed =
+        op.code == kLu && HasPivots(op) && named.insert(Index(op.operands[0])).second;
+    region.ops.push_back(std::move(op));
+    if (!is_unnamed) continue;
+    const Op& factor = region.ops.back();
+    const int64_t rows = program[factor.operands[0]].type.shape[0];
+    Op order{.code = kLuPermutation, .role = factor.role, .operands = factor.operands};
+    order.site = factor.site;
+    order.label = factor.label;
+    order.results = {program.AddValue({ElementType::kI32, {rows}})};
+    budget.WroteValue(program[order.results[0]]);
+    budget.WroteOp(order);
+    region.ops.push_back(std::move(order));
+  }
+}
+
 }  // namespace
+
+bool HasPivots(const Op& op) {
+  const bool pivots = op.code == kLu || op.code == kLuPermutation || op.code == kLuPivots;
+  return pivots && op.operands.size() == 1;
+}
+
+void NamePivots(Program& program, PassBudget& budget) {
+  NamePivotsIn(program, program.step, budget);
+}
 
 PathDecisions::PathDecisions(const Program& program, PassBudget& budget)
     : program_(program), budget_(budget) {
@@ -42,20 +97,20 @@ void PathDecisions::Read(const Region& region) {
     budget_.Visit();
     if (op.code == kOwnVjp) continue;
     if (IsTest(op) || IsLoop(op)) sites_.insert(op.attributes.site);
-    if (op.code == kLuPermutation) pivots_.insert(Index(op.results[0]));
     if (op.code == kChoice) chosen_.insert(Index(op.operands[0]));
+    if (const ValueId matrix = MatrixOf(op); matrix != ValueId::kNone) {
+      pivots_.emplace(Index(op.results[0]), matrix);
+    }
     ReadMost(op);
     for (const Region& nested : op.regions) Read(nested);
   }
 }
 
 bool PathDecisions::Decides(const Op& op) const {
-  // The factors come in the order of their own pivots.
-  if (op.code == kChoice && pivots_.count(Index(op.operands[0])) != 0) return false;
   if (IsTest(op) || op.code == kIsFinite) return true;
   if (ComparesTwo(op)) return program_.IsReal(op.operands[0]);
   const Chooses chooses = InfoOf(op.code).chooses;
-  if (chooses == Chooses::kPivots || !ChoosesByReals(program_, op)) return false;
+  if (op.code == kCholesky || !ChoosesByReals(program_, op)) return false;
   const size_t result = Index(op.results[0]);
   if (chosen_.count(result) != 0) return false;
   return chooses != Chooses::kInteger || converts_[result];
@@ -74,7 +129,7 @@ std::string PathDecisions::Unique(const std::string& name) {
 
 // The name of a column without a site; it differs from the names of all sites of the program.
 std::string PathDecisions::NameOfUnlisted(const Op& op) {
-  const std::string own = op.site.empty() ? std::string(InfoOf(op.code).name) : op.site;
+  const std::string own = op.site.empty() ? OwnNameOfChoice(op) : op.site;
   std::string& name = clear_[own];
   if (!name.empty()) return name;
   name = own;
@@ -85,9 +140,17 @@ std::string PathDecisions::NameOfUnlisted(const Op& op) {
   return name;
 }
 
+ValueId PathDecisions::MatrixOf(const Op& op) const {
+  if (op.code == kLuPermutation && HasPivots(op)) return op.operands[0];
+  if (op.code != kChoice) return ValueId::kNone;
+  const auto known = pivots_.find(Index(op.operands[0]));
+  return known == pivots_.end() ? ValueId::kNone : known->second;
+}
+
 void PathDecisions::ReadMost(const Op& op) {
-  if (InfoOf(op.code).chooses != Chooses::kPlaces) return;
-  const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
+  const bool of_pivots = op.code == kLuPermutation;
+  if (!of_pivots && InfoOf(op.code).chooses != Chooses::kPlaces) return;
+  const size_t axis = of_pivots ? 0 : static_cast<size_t>(op.attributes.axes[0]);
   most_[Index(op.results[0])] = program_[op.operands[0]].type.shape[axis] - 1;
 }
 
@@ -125,6 +188,7 @@ std::unordered_set<size_t> PathDecisions::BehindExports(const Op& loop) {
     for (ValueId id : op->operands) behind.insert(Index(id));
     for (const Region& nested : op->regions) MarkUsed(nested, behind);
   }
+  AddPivots(test, behind);
   return behind;
 }
 

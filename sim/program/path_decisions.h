@@ -17,6 +17,14 @@
 
 namespace simgrad::sim {
 
+// Whether an operation chooses the pivots of its matrix, or tells of them: lu, lu_permutation and
+// lu_pivots, if they are given none.
+bool HasPivots(const Op& op);
+
+// Adds a lu_permutation to each region that factors a matrix and does not say the order of its rows.
+void NamePivots(Program& program, PassBudget& budget);
+
+// The decisions of a program behind NamePivots.
 class PathDecisions {
  public:
   // The program and the budget outlive the object; the program keeps the operations that it has.
@@ -25,6 +33,8 @@ class PathDecisions {
   bool Decides(const Op& op) const;
   // A column without its place; gives each name once.
   PathColumn ColumnOf(const Op& op);
+  // The matrix whose pivots the operation decides; kNone: it decides something else.
+  ValueId MatrixOf(const Op& op) const;
 
   // Values inside the test of a loop that its exports hang on.
   static std::unordered_set<size_t> BehindExports(const Op& loop);
@@ -43,7 +53,7 @@ class PathDecisions {
   std::vector<bool> converts_;                     // by value: a conversion that decides gives it
   std::unordered_map<size_t, int64_t> most_;       // by result of argmax, ...: its largest number
   std::unordered_set<size_t> chosen_;              // what a choice passes on
-  std::unordered_set<size_t> pivots_;              // results of lu_permutation
+  std::unordered_map<size_t, ValueId> pivots_;     // by order of pivots: the matrix
   std::set<std::string> sites_;                    // of the world
   std::set<std::string> given_;                    // names of columns
   std::unordered_map<std::string, int64_t> next_;  // by name: the last number behind it

@@ -6,7 +6,7 @@
 //   - decisions in the test of a loop that only stop it: the count says them
 //   - kinks (max, abs, ...), and bits that only integers decide
 //   - decisions in a vjp of the caller's own
-//   - the pivots of `lu`: its factors come in the order that they chose
+// The pivots of a matrix are one decision of the region that factors it: the order of its rows.
 // If policy `stop` froze an instance, its path is 0 from that step on.
 //
 // RecordPath adds an observable, kPathTaken, with the bytes of path_layout.h. Decisions inside
@@ -14,7 +14,8 @@
 // is added.
 // ForcePath adds an input of kind data, kPathGiven. The path replaces the result of every decision
 // wherever it is used, and says how often each loop runs, up to its cap. Every test is still
-// evaluated. Two events tell where a test disagrees with the path: "forced SITE" counts it;
+// evaluated. A matrix is factored with the pivots of the path; those that it would have taken behind
+// them are compared. Two events tell where a test disagrees with the path: "forced SITE" counts it;
 // "margin SITE", for tests of reals, has the margin a - b of those that disagree. A gradient of the
 // result is that of the forced program.
 //

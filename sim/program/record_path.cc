@@ -32,6 +32,7 @@ class PathRecorder : public StepRecorder {
 
 NumericalProgram RecordPath(NumericalProgram numerical, PassBudget& budget) {
   RefuseDecisionsOutside(numerical.program, budget);
+  NamePivots(numerical.program, budget);
   PathRecorder recorder(numerical.program, budget);
   const std::vector<ValueId> values = recorder.Run();
   PathLayout& layout = numerical.path.emplace();

@@ -56,14 +56,6 @@ def test_an_element_that_is_undefined_along_a_path_has_no_parts_and_is_counted()
     assert parts.rounding[1] == 0.5 and parts.path[1] == 0 and parts.share_of_path == 0
 
 
-def test_instances_that_part_where_no_path_records_have_no_parts_and_shares_are_of_the_others():
-    four = [[1.0, 1.0, np.inf], [2.0, 2.0, 2.0], [1.0, 1.0, 1.0], [2.0, 5.0, 2.0]]
-    parts = parts_of(*four, np.array([False, True, True]))
-    assert np.isnan(parts.whole).tolist() == [False, True, True] and parts.share_of_path == 1
-    assert (parts.undefined, parts.nonfinite, parts.unrecorded) == (2, 1, 1)
-    assert parts_of(*four).undefined == 1 and parts_of(*four).unrecorded == 0
-
-
 def test_differences_are_relative_to_the_reference_and_name_the_worst():
     off = difference([[3.0, 0.0], [0.0, 4.0]], [[3.0, 0.0], [0.0, 4.5]])
     assert (off.largest, off.relative, off.at) == (0.5, 0.1, (1, 1))

@@ -14,7 +14,8 @@
 
 namespace simgrad::tests {
 
-// Of each shape one state, which becomes the factors of itself beside their rows, in a world whose
+// Of each shape one state, which becomes the factors of itself, with pivots of its own and with its
+// rows in reverse, beside what each chooses, in a world whose
 // pivots are tests.
 inline sim::Work LuWork(const std::string& preset) {
   using enum sim::OpCode;
@@ -27,7 +28,12 @@ inline sim::Work LuWork(const std::string& preset) {
   }
   for (const sim::Var& a : states) {
     const sim::Var rows = b.Convert(b.Do(kLuPermutation, {a}), sim::ElementType::kReal);
-    next.push_back(b.Do(kLu, {a}) + 0.25 * b.Broadcast(rows, a.shape(), {0}));
+    std::vector<double> reversed;
+    for (int64_t i = a.shape()[0]; i > 0; --i) reversed.push_back(static_cast<double>(i - 1));
+    const sim::Var given = b.IntegerArray(reversed, {a.shape()[0]});
+    const sim::Var behind = b.Convert(b.Do(kLuPermutation, {a, given}), sim::ElementType::kReal);
+    next.push_back(b.Do(kLu, {a}) + 0.25 * b.Do(kLu, {a, given}) +
+                   0.25 * b.Broadcast(rows + behind, a.shape(), {0}));
   }
   b.SetNext(next);
   b.AddObjective("all", nullptr, [&](const sim::Vars& last, const sim::Vars&) {

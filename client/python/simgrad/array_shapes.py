@@ -28,6 +28,8 @@ def array_shape(code: str, shapes: Sequence[Shape], attributes: dict[str, Any]) 
         _square(code, a, len(a) == 2)
     elif code in ("lu", "lu_permutation") and len(a) != 2:
         raise ValueError(f"{code} of shape {a}: one matrix [m, n]")
+    elif code in ("lu", "lu_permutation") and shapes[1:] not in ([], [a[:1]]):
+        raise ValueError(f"{code}: rows of shape {shapes[1]}: an integer per row, {a[:1]}")
     if code in ("triangular_solve", "solve", "lu_solve"):
         _meet(a, shapes[-1])
         return shapes[-1]

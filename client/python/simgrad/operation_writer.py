@@ -221,6 +221,8 @@ class OperationWriter:
     def _array(
         self, code: str, element: int | None, *operands: Any, **attributes: Any
     ) -> Expression:
+        if operands and operands[-1] is None:  # one that may be left out
+            operands = operands[:-1]
         indices = _INDICES.get(code, ())
         others = [x for i, x in enumerate(operands) if i not in indices]
         # The keys of argsort may be of several types.
@@ -433,5 +435,7 @@ _INDICES = {
     "scatter": (1,),
     "dynamic_slice": (1,),
     "update": (2,),
+    "lu": (1,),
+    "lu_permutation": (1,),
     "lu_solve": (2,),
 }

@@ -208,9 +208,12 @@ TEST(Gradient, OfArraysAndLinearAlgebraIsThatOfCentralDifferences) {
               total + sum(b.Do(kLuSolve, {k, factors, rows, column}, {.transposed = transposed}));
         }
         total = total + sum(b.Do(kLu, {k})) + sum(b.Do(kSolve, {k, column}));
+        total = total + sum(b.Do(kLu, {k, b.IntegerArray({2, 0, 3, 1}, {4})}));
         for (const sim::Shape& shape : {sim::Shape{4, 2}, {2, 4}, {4, 1}, {3, 4}, {4, 3}}) {
           const Var a = b.Do(kSlice, {k}, {.start = {0, 0}, .shape = shape});
-          total = total + sum(b.Do(kLu, {a}) * a);
+          const Var rows = b.IntegerArray({1, 2, 0, 3}, {4});
+          const Var given = b.Do(kLu, {a, b.Slice(rows, {0}, {shape[0]})});
+          total = total + sum((b.Do(kLu, {a}) + given) * a);
         }
         total = total + sum(b.Reduce(kNorm2, k, {1})) + b.Reduce(kNorm2, x);
         b.SetNext({0.01 * b.Broadcast(total, {4}, {}) * x + x});

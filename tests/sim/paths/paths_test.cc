@@ -243,6 +243,164 @@ TEST_P(PathsOfMixed, OfItsOwnGiveItsBits) {
   }
 }
 
+// A world that factors matrices whose rows have nearly equal magnitudes: at the top, beside a
+// permutation and without one, tall and wide, in the body of a loop and behind what its test
+// exports. The orders of rows that it chose are exports.
+Program Pivoting(TestLevel level) {
+  constexpr auto kI32 = ElementType::kI32;
+  using enum OpCode;
+  Builder b("pivoting");
+  b.program().level = level;
+  const Var x = b.State("x", {4});
+  const Var k = b.Param("k", {}, 0.7);
+  const Var base = b.LiteralArray({1, 2, 0.5, 1, 1, 1, 2, 0.3, 1, 0.5, 1, 2, 1, 3, 1, 0.7}, {4, 4});
+  const Var a = base + b.Broadcast(0.001 * k * x, {4, 4}, {0});
+  const auto part = [&](int64_t rows, int64_t columns) {
+    Attributes attributes;
+    attributes.start = {0, 0};
+    attributes.shape = {rows, columns};
+    return b.Do(kSlice, {a}, attributes);
+  };
+  const auto column = [&](const Var& v) { return b.Reshape(v, {4, 1}); };
+  const Var rows = b.Do(kLuPermutation, {a});
+  const Var solved = b.Do(kLuSolve, {a, b.Do(kLu, {a}), rows, column(x)});
+  const Var tall = b.Do(kLu, {part(4, 2)});
+  const Var wide = part(3, 4);
+  const Var wide_rows = b.Do(kLuPermutation, {wide});
+  const Var wide_factors = b.Do(kLu, {wide});
+  const LoopResult loop = b.While(
+      {.site = "loop", .max_iter = 3}, {x, b.Integer(0, kI32, {4})}, {},
+      [&](const Vars& c, const Vars&) -> LoopPredicate {
+        const Var turned = a + b.Broadcast(0.002 * c[0], {4, 4}, {0});
+        const Var largest = b.Reduce(kReduceMax, b.Reshape(b.Do(kLu, {turned}), {16}));
+        return {b.Apply(kLt, {b.Reduce(kSum, c[0]), b.Literal(-1e9)}), {largest}};
+      },
+      [&](const Vars& c, const Vars& tested, const Vars&) -> Vars {
+        const Var moved = a + b.Broadcast(0.001 * c[0], {4, 4}, {0});
+        const Var inside = b.Do(kLuPermutation, {moved});
+        const Var next = b.Reshape(b.Do(kSolve, {moved, column(c[0])}), {4});
+        return {0.1 * next + b.Broadcast(0.01 * tested[0], {4}, {}), inside};
+      });
+  const Var sums =
+      b.Reduce(kSum, b.Reshape(tall, {8})) + b.Reduce(kSum, b.Reshape(wide_factors, {12}));
+  const Var next = 0.5 * x + 0.01 * b.Reshape(solved, {4}) + 0.1 * loop.carried[0];
+  b.SetNext({next + b.Broadcast(0.001 * sums, {4}, {})});
+  b.Export("rows", rows);
+  b.Export("wide", wide_rows);
+  b.Export("inside", loop.carried[1]);
+  b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(kSum, states[0] * states[0]);
+  });
+  absl::StatusOr<Program> program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  return *std::move(program);
+}
+
+class PathsOfPivots : public PathsOfMixed {};
+INSTANTIATE_TEST_SUITE_P(Executors, PathsOfPivots, testing::Bool(),
+                         [](const auto& made) { return made.param ? "Cpu" : "Reference"; });
+
+TEST_P(PathsOfPivots, OfItsOwnGiveItsBits) {
+  for (const TestLevel level : {TestLevel::kDeclared, TestLevel::kAll}) {
+    const Program world = Pivoting(level);
+    for (const std::string preset : {"f64", "bf16_unsafe"}) {
+      const auto plain = Observe(Chosen(), MixedWork(world, preset, PathUse::kNone, nullptr));
+      ASSERT_TRUE(plain.ok()) << plain.status();
+      Tensor path;
+      const Observed recorded = Taken(Chosen(), world, preset, path);
+      EXPECT_EQ(FirstDifference(*plain, recorded), std::nullopt);
+      const Work work = MixedWork(world, preset, PathUse::kForced, &path);
+      const auto forced = Observe(Chosen(), work);
+      ASSERT_TRUE(forced.ok()) << forced.status();
+      const size_t inputs = world.inputs.size();
+      EXPECT_EQ(FirstDifference(Numbers(*plain, inputs), Numbers(*forced, inputs)), std::nullopt);
+      EXPECT_EQ(Disagreements(work, *forced), 0u);
+    }
+  }
+}
+
+TEST_P(PathsOfPivots, OfAnotherFormatAreFollowed) {
+  for (const TestLevel level : {TestLevel::kDeclared, TestLevel::kAll}) {
+    const Program world = Pivoting(level);
+    Tensor exact, rough;
+    const Observed of_exact = Taken(Chosen(), world, "f64", exact);
+    const Observed of_rough = Taken(Chosen(), world, "bf16_unsafe", rough);
+    for (const bool along_exact : {true, false}) {
+      const Work work = MixedWork(world, along_exact ? "bf16_unsafe" : "f64", PathUse::kForced,
+                                  along_exact ? &exact : &rough);
+      const auto forced = Observe(Chosen(), work);
+      ASSERT_TRUE(forced.ok()) << forced.status();
+      const Observed& followed = along_exact ? of_exact : of_rough;
+      const Observed& own = along_exact ? of_rough : of_exact;
+      for (size_t i = 0; i < forced->exports.size(); ++i) {
+        EXPECT_NE(own.exports[i].bytes, followed.exports[i].bytes) << world.exports[i].name;
+        EXPECT_EQ(forced->exports[i].bytes, followed.exports[i].bytes) << world.exports[i].name;
+      }
+      EXPECT_GT(Disagreements(work, *forced), 0u);
+    }
+  }
+}
+
+// An export of the last step beside that of a plain run, of the world that factors x alone.
+TEST_P(PathsOfPivots, TakeTheRowsThatTheyName) {
+  Builder b("named");
+  b.program().level = TestLevel::kAll;
+  const Var x = b.State("x", {4});
+  const Var a = b.Reshape(x, {2, 2});
+  const Var rows = b.Do(OpCode::kLuPermutation, {a});
+  b.SetNext({b.Reshape(b.Do(OpCode::kLu, {a}), {4})});
+  b.Export("rows", rows);
+  b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(OpCode::kSum, states[0]);
+  });
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  auto program = Lower(*world, tests::PolicyOf({.preset = "f64"}), "", std::nullopt, nullptr,
+                       {.path = PathUse::kForced});
+  ASSERT_TRUE(program.ok()) << program.status();
+  ASSERT_EQ(program->path->bytes, 2);
+  Work work = tests::WorkOf(*std::move(program), 5, 1);
+  const std::vector<double> one = {2, 1, 4, 8};  // the second row is the pivot by magnitude
+  std::vector<double> all;
+  for (int64_t i = 0; i < 5; ++i) all.insert(all.end(), one.begin(), one.end());
+  tests::Bind(work, InputKind::kState, "x", {tests::Doubles(all, {5, 4}), true, false});
+  // The given order; the other one; no order: rows that are none, and one that has been a pivot.
+  Tensor path = Tensor::Zeros(DType::kU8, {5, 1, 2});
+  path.bytes.assign({1, 0, 0, 1, 7, 200, 0, 0, 1, 1});
+  tests::Bind(work, InputKind::kData, kPathGiven, {path, true, true});
+  work.options.record_exports = {0};
+  const auto forced = Observe(Chosen(), work);
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  const std::vector<double> pivoted = {4, 8, 0.5, -3};
+  const std::vector<double> as_given = {2, 1, 2, 6};
+  const std::vector<std::vector<double>> expected = {pivoted, as_given, pivoted, as_given, pivoted};
+  for (size_t i = 0; i < 5; ++i) {
+    for (size_t j = 0; j < 4; ++j) {
+      EXPECT_EQ(forced->result.final_states[0].Get(static_cast<int64_t>(4 * i + j)), expected[i][j])
+          << i << " " << j;
+    }
+  }
+}
+
+TEST(Paths, OfNoRunGiveTheSameBitsOnBothExecutors) {
+  for (const std::string preset : {"f64", "bf16_unsafe"}) {
+    const Program world = Pivoting(TestLevel::kAll);
+    Tensor path;
+    Taken(Reference(), world, preset, path);
+    uint64_t seed = 5;
+    for (uint8_t& byte : path.bytes) {
+      seed = seed * 6364136223846793005u + 1442695040888963407u;
+      byte = static_cast<uint8_t>(seed >> 61);
+    }
+    const Work work = MixedWork(world, preset, PathUse::kForced, &path);
+    const auto right = Observe(Reference(), work);
+    const auto compiled = Observe(MakeCpuExecutor(), work);
+    ASSERT_TRUE(right.ok() && compiled.ok()) << right.status() << compiled.status();
+    EXPECT_EQ(FirstDifference(*right, *compiled), std::nullopt);
+    EXPECT_GT(Disagreements(work, *right), 0u);
+  }
+}
+
 TEST(Paths, HoldOneColumnPerDecisionWithTheAxesOfItsLoops) {
   const auto program = Lower(Mixed(0.05), tests::PolicyOf({.preset = "f32"}), "", std::nullopt,
                              nullptr, {.path = PathUse::kRecorded});

@@ -101,6 +101,16 @@ TEST(Choices, OfPivotsTheMagnitudesOfTheLargestAndTheNext) {
   EXPECT_EQ(pair.second[1], 0.5);
 }
 
+TEST(Choices, OfGivenPivotsTheMagnitudesBehindThem) {
+  const auto given = [](Builder& b, Var x) {
+    return b.Do(kLuPermutation, {x, b.IntegerArray({0, 1, 2}, {3})});
+  };
+  // Rows 1 and 2 less 2 and 0.5 times row 0: (2, 1) and (5, 1).
+  const Pair pair = PairOf({3, 3}, {2, 0, 0, 4, 2, 1, 1, 5, 1}, given);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(pair, (Pair{{4, 5, infinity}, {2, 2, 0}}));
+}
+
 TEST(Choices, OfCholeskyEachPivotIsComparedWithNought) {
   EXPECT_EQ(PairOf({2, 2}, {4, 2, 2, 5}, Of(kCholesky)), (Pair{{4, 4}, {0, 0}}));
 }

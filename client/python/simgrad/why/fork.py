@@ -78,8 +78,8 @@ class Forks:
         those of instances whose loops tell it.
       located: [N] bool: whether step is known.
       first: the earliest, of the lowest instance among equals; None without one.
-      unrecorded: [N] bool: of the parted, those whose recorded paths are the same. They decide otherwise where no path
-        records: at a pivot of `lu`, or in the test of a loop. None without paths.
+      unrecorded: [N] bool: of the parted, those whose recorded paths are the same. They decide otherwise in the test of
+        a loop, where it steers no number. None without paths.
     """
 
     parted: np.ndarray
@@ -105,8 +105,8 @@ class Forks:
 def forks_of(
     work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
 ) -> Forks:
-    """Finds where two runs part: by their paths where both have one, else by signatures. A path leaves out
-    pivots, and what only stops a loop, as the count of turns says it; where these alone differ, signatures tell.
+    """Finds where two runs part: by their paths where both have one, else by signatures. A path leaves out what
+    only stops a loop, as the count of turns says it; where such tests alone differ, signatures tell.
 
     Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
     were several tests. Without paths, log2(T) prefixes of both runs. Where policy "stop" ended instances at E different

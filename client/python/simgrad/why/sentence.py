@@ -339,10 +339,9 @@ def _of_parts(pair: Pair) -> list[Sentence]:
         if not differs and not parts.undefined:
             continue  # that the two are equal has been said
         share = parts.share_of_path
-        elsewhere, size = parts.unrecorded, parts.whole.size
-        lost = parts.undefined - parts.nonfinite - elsewhere
+        size = parts.whole.size
+        lost = parts.undefined - parts.nonfinite
         facts = {"input": name, "share_of_path": share, "nonfinite": parts.nonfinite, "undefined": lost, "elements": size}
-        facts["unrecorded"] = elsewhere
         text = f"Of the error of the gradient of `{name}`, {share:.1%} is due to the path, and the rest to rounding"
         if not differs:
             text = f"The gradient of `{name}` has no error that can be divided"
@@ -357,8 +356,6 @@ def _of_parts(pair: Pair) -> list[Sentence]:
             text += f"; {parts.nonfinite} of {size} elements are not finite in {pair.other} or in {pair.reference}"
         if lost:
             text += f"; {lost} of {size} elements are undefined along the other's path"
-        if elsewhere:
-            text += f"; {elsewhere} of {size} elements are of instances that part at no recorded test, as at a pivot"
         said.append(_sentence(pair, text + ".", facts))
     return said
 

@@ -17,15 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simgrad.program_lines import operations
 from simgrad.results import Gradient
 from simgrad.why.difference import gradients_by_name
 from simgrad.why.fork import Forks
 from simgrad.why.work import Variant, Work
-from simgrad.world import World
-
-# Operations that choose pivots, which no path records. No built-in world has one.
-_PIVOTS = ("lu", "lu_permutation", "solve")
 
 
 @dataclass(frozen=True)
@@ -35,10 +30,8 @@ class Parts:
     Attributes:
       whole: g(P, p_P) - g(R, p_R). rounding, path: its parts; they add up to it but for the rounding of these
         sums in f64. interaction: see above.
-      undefined: elements that are not finite in one of the four gradients, and those that are unrecorded; their parts
-        are NaN. nonfinite: of these, those that are not finite in one of the two plain ones, g(P, p_P) and g(R, p_R).
-      unrecorded: of the others, those of instances that decide otherwise at no recorded test, in a world with pivots:
-        a run that is forced along the other's path takes pivots of its own.
+      undefined: elements that are not finite in one of the four gradients; their parts are NaN. nonfinite: of
+        these, those that are not finite in one of the two plain ones, g(P, p_P) and g(R, p_R).
     """
 
     whole: np.ndarray
@@ -47,7 +40,6 @@ class Parts:
     interaction: np.ndarray
     undefined: int
     nonfinite: int
-    unrecorded: int = 0
 
     @property
     def share_of_path(self) -> float:
@@ -82,15 +74,7 @@ def split(
         b_along_a = work.gradient(other, diagnostics="off", path=a.path)
     four = [gradients_by_name(run) for run in (a, a_along_b, b_along_a, b)]
     both = [name for name in four[0] if name in four[2]]  # a world may send what another has a number for
-    # A test that only stops a loop steers no number: there the same path is the same program.
-    pivots = any(_chooses_pivots(variant.world) for variant in (reference, other))
-    unrecorded = forks.unrecorded if pivots else None
-    rr, rp, pr, pp = four
-    return {n: parts_of(rr[n], rp[n], pr[n], pp[n], unrecorded) for n in both}
-
-
-def _chooses_pivots(world: World) -> bool:
-    return world.program is not None and any(op.code in _PIVOTS for op in operations(world.program))
+    return {name: parts_of(*(g[name] for g in four)) for name in both}
 
 
 def parts_of(
@@ -98,19 +82,14 @@ def parts_of(
     reference_along_other: np.ndarray,
     other_along_reference: np.ndarray,
     other: np.ndarray,
-    unrecorded: np.ndarray | None = None,
 ) -> Parts:
-    """The parts, from g(R, p_R), g(R, p_P), g(P, p_R) and g(P, p_P). `unrecorded`: [N] bool, the instances that have
-    none; None: all have."""
+    """The parts, from g(R, p_R), g(R, p_P), g(P, p_R) and g(P, p_P)."""
     rr, rp, pr, pp = (
         np.asarray(g, np.float64)
         for g in (reference, reference_along_other, other_along_reference, other)
     )
     plain = np.isfinite(rr) & np.isfinite(pp)
-    hidden = np.zeros_like(plain)
-    if unrecorded is not None:
-        hidden[unrecorded] = True
-    defined = plain & np.isfinite(rp) & np.isfinite(pr) & ~hidden
+    defined = plain & np.isfinite(rp) & np.isfinite(pr)
     with np.errstate(invalid="ignore"):
         whole, interaction = pp - rr, (pp - pr) - (rp - rr)
         rounding = ((pp - rp) + (pr - rr)) / 2
@@ -119,10 +98,8 @@ def parts_of(
     def masked(part: np.ndarray) -> np.ndarray:
         return np.where(defined, part, np.nan)
 
-    undefined = int(np.count_nonzero(~defined))
-    nonfinite, elsewhere = (int(np.count_nonzero(x)) for x in (~plain, plain & hidden))
-    parts = (masked(whole), masked(rounding), masked(path), masked(interaction))
-    return Parts(*parts, undefined, nonfinite, elsewhere)
+    undefined, nonfinite = (int(np.count_nonzero(~x)) for x in (defined, plain))
+    return Parts(masked(whole), masked(rounding), masked(path), masked(interaction), undefined, nonfinite)
 
 
 def _norm(part: np.ndarray) -> float:
