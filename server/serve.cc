@@ -89,7 +89,7 @@ void KeepFreedMemory() {
 }
 
 // Threads get a stack of 16 MiB, of which only what is used takes memory: a kernel may use 6
-// (sim/backend/compiled/object_code.h), and the limit of the shell may leave less.
+// (sim/backend/compiled/machine/object_code.h), and the limit of the shell may leave less.
 void GiveThreadsTheirStack() {
   constexpr size_t kBytes = size_t{16} << 20;
   pthread_attr_t attributes;

@@ -1,7 +1,7 @@
 // A test program with this file keeps the machine code of its worlds (kept_objects.h).
 #include "tests/kept_objects.h"
 
-#include "sim/backend/compiled/object_store.h"
+#include "sim/backend/compiled/machine/object_store.h"
 
 namespace simgrad::tests {
 namespace {

@@ -1,7 +1,7 @@
 // The scalar functions of plans, each a few lines over precision/: written once for every executor.
 //
 // One function per name that a plan calls (sim/plan/plan.h). The compiler of plans takes their bodies
-// from bitcode (compiled/scalar_bitcode.cc), widens them to vectors where they are straight code, and
+// from bitcode (compiled/scalars/scalar_bitcode.cc), widens them to vectors where they are straight code, and
 // calls them lane by lane where they are not; texts for CUDA include this header.
 //
 // Names: function_format for what rounds or whose NaN depends on the format, function_carrier else.

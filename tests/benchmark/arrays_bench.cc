@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "sim/backend/compiled/compiled_executor.h"
-#include "sim/backend/compiled/group_inputs.h"
-#include "sim/backend/compiled/mapping.h"
+#include "sim/backend/compiled/group/group_inputs.h"
+#include "sim/backend/compiled/kernels/mapping.h"
 #include "sim/plan/make_plan.h"
 #include "sim/plan/print.h"
 #include "sim/program/builder.h"

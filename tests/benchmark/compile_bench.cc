@@ -12,7 +12,7 @@
 #include <utility>
 #include <variant>
 
-#include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/kernels/kernel.h"
 #include "sim/backend/executor.h"
 #include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"

@@ -58,9 +58,27 @@ MEETING_PLACE = "server/conversion"
 # Executors know nothing of each other. `compiled` leaves little work to the reference.
 FORBIDDEN = {"sim/backend/compiled": ("sim/backend/cuda/",),
              "sim/backend/cuda": ("sim/backend/reference/", "sim/backend/compiled/"),
-             "sim/backend/reference": ("sim/backend/compiled/", "sim/backend/cuda/")}
+             "sim/backend/reference": ("sim/backend/compiled/", "sim/backend/cuda/"),
+             # LLVM is for what writes instructions and compiles them; what compiles them knows no plan.
+             "sim/backend/compiled/group": ("llvm/",),
+             "sim/backend/compiled/analysis": ("llvm/",),
+             "sim/backend/compiled/machine": ("sim/plan/",),
+             "sim/backend/compiled/run": ("llvm/",)}
 # Kernels and machine code count by it alike.
 COMMON = ("sim/backend/cuda/device/buckets.h",)
+# Sub-folders, from below, each with those that it may use; "": the files that stand beside the sub-folders.
+SUB_FOLDERS = {
+    "sim/backend/compiled": {
+        "scalars": (),
+        "group": (),
+        "analysis": ("group",),
+        "writer": ("scalars", "group", "analysis"),
+        "machine": (),
+        "kernels": ("scalars", "group", "writer", "machine"),
+        "run": ("group", "kernels"),
+        "": ("kernels", "run"),
+    },
+}
 
 
 def sources():
@@ -75,6 +93,21 @@ def rule_for(name):
     return max(matches, key=len)
 
 
+def sub_folder(whole, name):
+    """The sub-folder of `whole` that a file below it lies in, or ""."""
+    first, slash, _ = name.removeprefix(whole + "/").partition("/")
+    return first if slash else ""
+
+
+def crosses(name, target):
+    """Whether an include goes from one sub-folder to another that it may not use."""
+    for whole, may_use in SUB_FOLDERS.items():
+        if name.startswith(whole + "/") and target.startswith(whole + "/"):
+            here, there = sub_folder(whole, name), sub_folder(whole, target)
+            return here != there and there not in may_use[here]
+    return False
+
+
 def violations(name, text):
     """Every include of `text`, standing in file `name`, that points where it must not."""
     found = []
@@ -83,7 +116,7 @@ def violations(name, text):
         standard = "/" not in target and "." not in target
         if standard or target in SYSTEM:
             continue
-        if not target.startswith(ALLOWED[rule]):
+        if not target.startswith(ALLOWED[rule]) or crosses(name, target):
             found.append(f"{name} includes {target}")
         for folder, forbidden in FORBIDDEN.items():
             if name.startswith(folder + "/") and target.startswith(forbidden) and target not in COMMON:
@@ -103,6 +136,10 @@ def test_no_include_points_up():
     ("sim/engine.cc", "simgrad/v1/simgrad.pb.h"),
     ("sim/backend/cuda/x.cc", "sim/backend/reference/layout.h"),
     ("sim/backend/compiled/x.cc", "sim/backend/cuda/generate.h"),
+    ("sim/backend/compiled/writer/x.cc", "sim/backend/compiled/kernels/kernel.h"),
+    ("sim/backend/compiled/run/x.cc", "sim/backend/compiled/compiled_executor.h"),
+    ("sim/backend/compiled/run/x.cc", "llvm/IR/Module.h"),
+    ("sim/backend/compiled/machine/x.cc", "sim/plan/plan.h"),
     ("server/scheduling/queue.cc", "grpcpp/grpcpp.h"),
     ("server/scheduling/queue.cc", "prometheus/counter.h"),
     ("server/service/rollout.cc", "prometheus/counter.h"),
@@ -111,6 +148,22 @@ def test_no_include_points_up():
 ])
 def test_an_upward_include_is_found(name, include):
     assert violations(name, f'#include "{include}"\n')
+
+
+@pytest.mark.parametrize("whole", SUB_FOLDERS)
+def test_sub_folders_use_those_below_them(whole):
+    may_use = SUB_FOLDERS[whole]
+    below = set()
+    for folder, used in may_use.items():
+        assert set(used) <= below, folder
+        below.add(folder)
+
+
+@pytest.mark.parametrize("whole", SUB_FOLDERS)
+def test_every_sub_folder_has_a_place_and_a_readme(whole):
+    folders = {sub_folder(whole, name) for name, _ in sources() if name.startswith(whole + "/")}
+    assert folders == set(SUB_FOLDERS[whole])
+    assert not [folder for folder in folders if not (ROOT / whole / folder / "README.md").exists()]
 
 
 def test_wire_and_simulation_types_meet_only_in_conversion():

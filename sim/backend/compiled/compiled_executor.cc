@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "sim/backend/check_batch.h"
-#include "sim/backend/compiled/compiled_run.h"
-#include "sim/backend/compiled/memory_need.h"
-#include "sim/backend/compiled/plan_cache.h"
-#include "sim/backend/compiled/seen_programs.h"
+#include "sim/backend/compiled/kernels/memory_need.h"
+#include "sim/backend/compiled/kernels/plan_cache.h"
+#include "sim/backend/compiled/kernels/seen_programs.h"
+#include "sim/backend/compiled/run/compiled_run.h"
 #include "sim/backend/reference/reference_executor.h"
 
 namespace simgrad::sim::compiled {

@@ -12,8 +12,8 @@
 #include <memory>
 #include <optional>
 
-#include "sim/backend/compiled/kernel.h"
-#include "sim/backend/compiled/kernel_cache.h"
+#include "sim/backend/compiled/kernels/kernel.h"
+#include "sim/backend/compiled/kernels/kernel_cache.h"
 #include "sim/backend/executor.h"
 
 namespace simgrad::sim::compiled {

@@ -1,6 +1,6 @@
 // The record of a whole field of cotangents is that of its numbers one by one.
 
-#include "sim/backend/compiled/cotangent_record.h"
+#include "sim/backend/compiled/group/cotangent_record.h"
 
 #include <gtest/gtest.h>
 

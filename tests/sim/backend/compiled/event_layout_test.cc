@@ -1,5 +1,5 @@
 // The places of last events overlap nowhere, and take a bit for each lane but for choices.
-#include "sim/backend/compiled/event_layout.h"
+#include "sim/backend/compiled/group/event_layout.h"
 
 #include <vector>
 

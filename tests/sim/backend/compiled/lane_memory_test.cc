@@ -1,6 +1,6 @@
 // Where memory of lanes begins.
 
-#include "sim/backend/compiled/lane_memory.h"
+#include "sim/backend/compiled/group/lane_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sim/backend/compiled/compiled_executor.h"
-#include "sim/backend/compiled/memory_need.h"
+#include "sim/backend/compiled/kernels/memory_need.h"
 #include "sim/engine.h"
 #include "sim/plan/cut.h"
 #include "sim/plan/make_plan.h"

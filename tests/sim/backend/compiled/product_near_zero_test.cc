@@ -1,4 +1,4 @@
-#include "sim/backend/compiled/product_near_zero.h"
+#include "sim/backend/compiled/scalars/product_near_zero.h"
 
 #include <gtest/gtest.h>
 

@@ -14,9 +14,9 @@
 #include <set>
 #include <string>
 
-#include "sim/backend/compiled/function_writer.h"
-#include "sim/backend/compiled/kernel.h"
-#include "sim/backend/compiled/scalar_module.h"
+#include "sim/backend/compiled/kernels/kernel.h"
+#include "sim/backend/compiled/scalars/scalar_module.h"
+#include "sim/backend/compiled/writer/function_writer.h"
 #include "sim/plan/make_plan.h"
 #include "tests/sim/program/large_program.h"
 #include "tests/sim/work_maker.h"

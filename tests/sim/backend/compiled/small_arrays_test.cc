@@ -1,6 +1,6 @@
 // Which arrays stay in registers, and which loops are written turn by turn for it.
 
-#include "sim/backend/compiled/small_arrays.h"
+#include "sim/backend/compiled/analysis/small_arrays.h"
 
 #include <gtest/gtest.h>
 

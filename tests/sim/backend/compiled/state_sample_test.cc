@@ -1,5 +1,5 @@
 // Ranges of states, taken many at a time, are those of StateRange::Note.
-#include "sim/backend/compiled/state_sample.h"
+#include "sim/backend/compiled/run/state_sample.h"
 
 #include <bit>
 #include <cmath>

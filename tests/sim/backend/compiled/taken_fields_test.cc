@@ -1,6 +1,6 @@
 // Which fields of cotangents a loop over elements takes as a whole.
 
-#include "sim/backend/compiled/taken_fields.h"
+#include "sim/backend/compiled/analysis/taken_fields.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Which kernels are made, shared, found again and dropped: in counts.
-#include "sim/backend/compiled/kernel_cache.h"
+#include "sim/backend/compiled/kernels/kernel_cache.h"
 
 #include <gtest/gtest.h>
 #include <llvm/ADT/SmallVector.h>
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "sim/backend/compiled/compiled_executor.h"
-#include "sim/backend/compiled/memory_need.h"
+#include "sim/backend/compiled/kernels/memory_need.h"
 #include "sim/plan/make_plan.h"
 #include "sim/program/builder.h"
 #include "tests/sim/backend/purse.h"

@@ -1,5 +1,5 @@
 // Objects are found again by what they were compiled from.
-#include "sim/backend/compiled/object_store.h"
+#include "sim/backend/compiled/machine/object_store.h"
 
 #include <gtest/gtest.h>
 #include <llvm/IR/LLVMContext.h>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/backend/compiled/kernel.h"
+#include "sim/backend/compiled/kernels/kernel.h"
 #include "sim/backend/kernel_folder.h"
 #include "sim/plan/make_plan.h"
 #include "sim/program/builder.h"
