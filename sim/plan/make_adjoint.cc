@@ -28,27 +28,21 @@ std::vector<Slot> With(const std::vector<Slot>& moving, size_t carried,
 }  // namespace
 
 View RegionMaker::Everywhere(Carrier carrier, int64_t number, const Shape& shape) {
-  return {carrier, shape, Constant(carrier, number), kNoBuffer, {}, {}};
+  return View::Splat(carrier, shape, out_.Constant(carrier, number));
 }
 
 Slot RegionMaker::SlotOfFields(int32_t cotangent, int32_t mask, const Shape& shape,
                                const std::string& name) {
-  return {FieldView(cotangent, shape, name), FieldView(mask, shape, name + "_mask")};
+  return {out_.Field(cotangent, shape, name), out_.Field(mask, shape, name + "_mask")};
 }
 
 View RegionMaker::Sent(int32_t number, Carrier carrier, const Shape& shape) {
-  const BufferId buffer = function_.AddBuffer({.kind = BufferKind::kSent,
-                                               .carrier = carrier,
-                                               .count = ElementCount(shape),
-                                               .number = number,
-                                               .name = "sent"});
-  return {carrier, shape, kNoRegister, buffer, {}, StridesOf(shape)};
+  return out_.Whole(
+      {.kind = BufferKind::kSent, .carrier = carrier, .number = number, .name = "sent"}, shape);
 }
 
 Register RegionMaker::Seed(Carrier carrier) {
-  const Register seed = function_.AddRegister(carrier);
-  Emit({.code = Code::kSeed, .result = seed});
-  return seed;
+  return out_.Computed(carrier, {.code = Code::kSeed});
 }
 
 // ---- slots ----
@@ -57,8 +51,8 @@ Slot RegionMaker::NewSlot(std::initializer_list<ValueId> types, const std::strin
   for (ValueId id : types) {
     if (id == ValueId::kNone) continue;
     const Value& value = program_[id];
-    return {Local(CarrierOf(value), value.type.shape, name),
-            Local(Carrier::kBool, value.type.shape, name + "_mask")};
+    return {out_.Local(CarrierOf(value), value.type.shape, name),
+            out_.Local(Carrier::kBool, value.type.shape, name + "_mask")};
   }
   return {};
 }
@@ -76,8 +70,8 @@ void RegionMaker::InitSlot(const Slot& to, const Slot& from) {
   if (!to.cotangent.set()) return;
   const bool present = from.cotangent.set();
   const Shape& shape = to.cotangent.shape;
-  Copy(to.cotangent, present ? from.cotangent : Everywhere(to.cotangent.carrier, 0, shape));
-  Copy(to.mask, present ? from.mask : Everywhere(Carrier::kBool, 0, shape));
+  out_.Copy(to.cotangent, present ? from.cotangent : Everywhere(to.cotangent.carrier, 0, shape));
+  out_.Copy(to.mask, present ? from.mask : Everywhere(Carrier::kBool, 0, shape));
 }
 
 void RegionMaker::BindSlots(std::span<const ValueId> args, const std::vector<Slot>& slots) {
@@ -111,7 +105,7 @@ void RegionMaker::YieldSlots(std::span<const ValueId> yields, const std::vector<
     sources.push_back(from.cotangent.set() ? from.mask
                                            : Everywhere(Carrier::kBool, 0, to[k].mask.shape));
   }
-  CopyAtOnce(targets, sources);
+  out_.CopyAtOnce(targets, sources);
 }
 
 void RegionMaker::Reverse(const Region& region, size_t leading, const std::vector<Slot>& args,
@@ -123,28 +117,28 @@ void RegionMaker::Reverse(const Region& region, size_t leading, const std::vecto
 
 void RegionMaker::Leaves(const Slot& slot) {
   if (!slot.cotangent.set()) return;
-  EachElement(slot.cotangent.shape, {slot.cotangent, slot.mask},
-              [&](const Read& read, const Place&) {
-                const Register cotangent = read(0);
-                Emit({.code = Code::kTake,
-                      .operands = {cotangent, read(1)},
-                      .format = numerical_.policy[Role::kAdjoint].format,
-                      .role = Role::kAdjoint});
-              });
+  out_.EachElement(slot.cotangent.shape, {slot.cotangent, slot.mask},
+                   [&](const Read& read, const Places&) {
+                     const Register cotangent = read(0);
+                     out_.Emit({.code = Code::kTake,
+                                .operands = {cotangent, read(1)},
+                                .format = numerical_.policy[Role::kAdjoint].format,
+                                .role = Role::kAdjoint});
+                   });
 }
 
 // ---- gradients ----
 
 View RegionMaker::GivenTo(size_t input, BufferKind kind, Carrier carrier, const Shape& shape) {
-  const auto [at, is_new] = given_.try_emplace({input, kind}, kNoBuffer);
-  if (is_new) {
-    at->second = function_.AddBuffer({.kind = kind,
-                                      .carrier = carrier,
-                                      .count = ElementCount(shape),
-                                      .number = static_cast<int32_t>(input),
-                                      .name = program_.inputs[input].name});
+  View& view = given_[{input, kind}];
+  if (!view.set()) {
+    view = out_.Whole({.kind = kind,
+                       .carrier = carrier,
+                       .number = static_cast<int32_t>(input),
+                       .name = program_.inputs[input].name},
+                      shape);
   }
-  return {carrier, shape, kNoRegister, at->second, {}, StridesOf(shape)};
+  return view;
 }
 
 RegionMaker::Gradient RegionMaker::GradientOf(size_t input, const Shape& shape) {
@@ -174,37 +168,38 @@ void RegionMaker::Accumulate(const Op& op) {
   if (op.attributes.where != ValueId::kNone) {
     views.push_back(MaskFor(value.shape, op.attributes.where));
   }
-  EachElement(value.shape, views, [&](const Read& read, const Place& place) {
+  out_.EachElement(value.shape, views, [&](const Read& read, const Places& place) {
     Register where = kNoRegister;  // everywhere
     for (size_t k = 2; k < views.size(); ++k) {
-      where = k == 2 ? read(k) : Call("and_bool", Carrier::kBool, {where, read(k)});
+      where = k == 2 ? read(k) : out_.Call("and_bool", Carrier::kBool, {where, read(k)});
     }
     Register x = read(0);
     const Register before = read(1);
     Register added;
     if (op.attributes.combine == Combine::kMax) {
-      added = Call(Cat("max_", CarrierName(carrier)), carrier, {before, x});
+      added = out_.Call(Cat("max_", CarrierName(carrier)), carrier, {before, x});
     } else if (is_same) {
-      added = Call(Cat("add_", name), carrier, {before, x});
+      added = out_.Call(Cat("add_", name), carrier, {before, x});
     } else {
       Register wide = before;
-      if (value.carrier == Carrier::kF32) x = Call("widen_f32", Carrier::kF64, {x});
-      if (carrier == Carrier::kF32) wide = Call("widen_f32", Carrier::kF64, {wide});
-      added = Call(Cat("add_wide_", name), Carrier::kF64, {wide, x});
-      if (carrier == Carrier::kF32) added = Call("narrow_f64", Carrier::kF32, {added});
+      if (value.carrier == Carrier::kF32) x = out_.Call("widen_f32", Carrier::kF64, {x});
+      if (carrier == Carrier::kF32) wide = out_.Call("widen_f32", Carrier::kF64, {wide});
+      added = out_.Call(Cat("add_wide_", name), Carrier::kF64, {wide, x});
+      if (carrier == Carrier::kF32) added = out_.Call("narrow_f64", Carrier::kF32, {added});
     }
     if (where == kNoRegister) {
-      if (records_.looks) Emit({.code = Code::kLook, .operands = {added}});
-      return Store(gradient.sum, place(1), added);
+      if (records_.looks) out_.Emit({.code = Code::kLook, .operands = {added}});
+      return out_.Store(gradient.sum, place(1), added);
     }
-    if (records_.looks) Emit({.code = Code::kLook, .operands = {added, where}});
-    Store(gradient.sum, place(1),
-          Call(Cat("select_", CarrierName(carrier)), carrier, {where, added, before}));
-    StoreOne(gradient.connected, Call("or_bool", Carrier::kBool, {One(gradient.connected), where}));
+    if (records_.looks) out_.Emit({.code = Code::kLook, .operands = {added, where}});
+    out_.Store(gradient.sum, place(1),
+               out_.Call(Cat("select_", CarrierName(carrier)), carrier, {where, added, before}));
+    out_.StoreOne(gradient.connected,
+                  out_.Call("or_bool", Carrier::kBool, {out_.One(gradient.connected), where}));
   });
   // Behind the loop: turns that run side by side write elements of their own alone.
   if (views.size() == 2 && ElementCount(value.shape) > 0) {
-    StoreOne(gradient.connected, Constant(Carrier::kBool, 1));
+    out_.StoreOne(gradient.connected, out_.Constant(Carrier::kBool, 1));
   }
 }
 
@@ -224,21 +219,22 @@ void RegionMaker::GiveFactors(const Op& accumulate, const Op& matmul) {
     to.start.base = &side == &sides[0] ? 0 : rows;
     to.shape = side.shape;
     to.strides = StridesOf(side.shape);
-    Copy(to, side);
+    out_.Copy(to, side);
     if (!records_.looks) continue;
-    const View most = Local(carrier, {}, "largest");
-    StoreOne(most, Constant(carrier, 0));
-    Each(ElementCount(side.shape), false, [&](Register counter) {
-      const Register x = Load(to, {.base = to.start.base, .terms = {{counter, 1}}});
-      const Register magnitude = Call(Cat("abs_", name), carrier, {x});
-      StoreOne(most, Call(Cat("max_", name), carrier, {One(most), magnitude}));
+    const View most = out_.Local(carrier, {}, "largest");
+    out_.StoreOne(most, out_.Constant(carrier, 0));
+    out_.Each(ElementCount(side.shape), false, [&](Register counter) {
+      const Register x = out_.Load(to, {.base = to.start.base, .terms = {{counter, 1}}});
+      const Register magnitude = out_.Call(Cat("abs_", name), carrier, {x});
+      out_.StoreOne(most, out_.Call(Cat("max_", name), carrier, {out_.One(most), magnitude}));
     });
-    largest.push_back(One(most));
+    largest.push_back(out_.One(most));
   }
   if (records_.looks) {
-    Emit({.code = Code::kLook, .operands = {Call(Cat("mul_", name), carrier, largest)}});
+    out_.Emit({.code = Code::kLook, .operands = {out_.Call(Cat("mul_", name), carrier, largest)}});
   }
-  StoreOne(GivenTo(input, BufferKind::kConnected, Carrier::kBool, {}), Constant(Carrier::kBool, 1));
+  out_.StoreOne(GivenTo(input, BufferKind::kConnected, Carrier::kBool, {}),
+                out_.Constant(Carrier::kBool, 1));
 }
 
 void RegionMaker::SetGradient(size_t input, const Slot& slot) {
@@ -248,16 +244,17 @@ void RegionMaker::SetGradient(size_t input, const Slot& slot) {
   const std::string round =
       Cat("round_", CarrierName(slot.cotangent.carrier), "_", precision::FormatName(setting.format),
           setting.overflow == Overflow::kSaturate ? "_saturate" : "");
-  EachElement(slot.cotangent.shape, {slot.cotangent, slot.mask, gradient.sum},
-              [&](const Read& read, const Place& place) {
-                const Register x = Call(round, carrier, {read(0)});
-                const Register where = read(1);
-                if (records_.looks) Emit({.code = Code::kLook, .operands = {x, where}});
-                Store(gradient.sum, place(2),
-                      Call(Cat("select_", CarrierName(carrier)), carrier, {where, x, read(2)}));
-                StoreOne(gradient.connected,
-                         Call("or_bool", Carrier::kBool, {One(gradient.connected), where}));
-              });
+  out_.EachElement(
+      slot.cotangent.shape, {slot.cotangent, slot.mask, gradient.sum},
+      [&](const Read& read, const Places& place) {
+        const Register x = out_.Call(round, carrier, {read(0)});
+        const Register where = read(1);
+        if (records_.looks) out_.Emit({.code = Code::kLook, .operands = {x, where}});
+        out_.Store(gradient.sum, place(2),
+                   out_.Call(Cat("select_", CarrierName(carrier)), carrier, {where, x, read(2)}));
+        out_.StoreOne(gradient.connected,
+                      out_.Call("or_bool", Carrier::kBool, {out_.One(gradient.connected), where}));
+      });
 }
 
 // ---- loops in reverse ----
@@ -277,8 +274,9 @@ void RegionMaker::WhileVjp(const Op& op) {
     joined.push_back(NewSlot({op.results[k]}, "joined"));
   }
   const Register around_element = element_;
-  Each(n, true, [&](Register element) {
-    if (adjoint_draws_) element_ = Flattened(around_element, Constant(Carrier::kI64, n), element);
+  out_.Each(n, true, [&](Register element) {
+    if (adjoint_draws_)
+      element_ = Flattened(around_element, out_.Constant(Carrier::kI64, n), element);
     std::vector<Slot> own;
     for (const Slot& slot : given) {
       own.push_back(slot.cotangent.set()
@@ -299,8 +297,8 @@ void RegionMaker::WhileVjp(const Op& op) {
 // around * count + at; without an `around`: at.
 Register RegionMaker::Flattened(Register around, Register count, Register at) {
   if (around == kNoRegister) return at;
-  const Register before = Call("mul_i64", Carrier::kI64, {around, count});
-  return Call("add_i64", Carrier::kI64, {before, at});
+  const Register before = out_.Call("mul_i64", Carrier::kI64, {around, count});
+  return out_.Call("add_i64", Carrier::kI64, {before, at});
 }
 
 std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Register around,
@@ -334,36 +332,36 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
                                   given.begin() + static_cast<std::ptrdiff_t>(c + e));
   View frame;
   if (layout != nullptr) {
-    frame = Local(Carrier::kI64, {}, "frame");
-    function_.buffers.back().shared = true;
-    StoreOne(frame, recall(place.last, Carrier::kI64, true));
+    frame = out_.SharedLocal("frame");
+    out_.StoreOne(frame, recall(place.last, Carrier::kI64, true));
   }
   const Register around_iteration = iteration_;
-  EachOf(turns, [&](Register counter) {
+  out_.EachOf(turns, [&](Register counter) {
     // From the last turn down.
-    const Register next = Call("add_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, 1)});
-    const Register turn =
-        Call("convert_i64_i32", Carrier::kI32, {Call("sub_i64", Carrier::kI64, {turns, next})});
+    const Register next =
+        out_.Call("add_i64", Carrier::kI64, {counter, out_.Constant(Carrier::kI64, 1)});
+    const Register turn = out_.Call("convert_i64_i32", Carrier::kI32,
+                                    {out_.Call("sub_i64", Carrier::kI64, {turns, next})});
     if (adjoint_draws_ && !IsBranch(loop)) {
-      const Register radix = Integer(Carrier::kI64, RadixOf(loop));
+      const Register radix = out_.Integer(Carrier::kI64, RadixOf(loop));
       iteration_ =
-          Flattened(around_iteration, radix, Call("convert_i32_i64", Carrier::kI64, {turn}));
+          Flattened(around_iteration, radix, out_.Call("convert_i32_i64", Carrier::kI64, {turn}));
     }
-    if (layout != nullptr) frames_[layout] = One(frame);
-    const Register is_last = Call("eq_i32", Carrier::kBool, {turn, tests});
+    if (layout != nullptr) frames_[layout] = out_.One(frame);
+    const Register is_last = out_.Call("eq_i32", Carrier::kBool, {turn, tests});
     // The last test without a body behind it.
-    const Register ended = Call("eq_i32", Carrier::kBool, {turn, iterations});
-    If(Call("and_bool", Carrier::kBool, {is_last, ended}),
-       [&] { Reverse(last, 0, With(moving, c, {&outside}), moving); });
-    Register runs = Call("lt_i32", Carrier::kBool, {turn, iterations});
+    const Register ended = out_.Call("eq_i32", Carrier::kBool, {turn, iterations});
+    out_.If(out_.Call("and_bool", Carrier::kBool, {is_last, ended}),
+            [&] { Reverse(last, 0, With(moving, c, {&outside}), moving); });
+    Register runs = out_.Call("lt_i32", Carrier::kBool, {turn, iterations});
     if (op.attributes.last > 0) {
       // Only the last iterations are reversed.
-      const Register count = Integer(Carrier::kI32, op.attributes.last);
-      const Register first = Call("sub_i32", Carrier::kI32, {iterations, count});
-      const Register is_among = Call("ge_i32", Carrier::kBool, {turn, first});
-      runs = Call("and_bool", Carrier::kBool, {runs, is_among});
+      const Register count = out_.Integer(Carrier::kI32, op.attributes.last);
+      const Register first = out_.Call("sub_i32", Carrier::kI32, {iterations, count});
+      const Register is_among = out_.Call("ge_i32", Carrier::kBool, {turn, first});
+      runs = out_.Call("and_bool", Carrier::kBool, {runs, is_among});
     }
-    If(runs, [&] {
+    out_.If(runs, [&] {
       std::vector<Slot> from_body;
       for (size_t k = 0; k < e; ++k) {
         from_body.push_back(
@@ -373,14 +371,14 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
       Reverse(body, 0, moving, With(moving, c, {&from_body}));
       const auto reverse_inner = [&] { Reverse(inner, 0, With(moving, c, {&from_body}), moving); };
       if (!has_both) return reverse_inner();
-      If(is_last, [&] {
+      out_.If(is_last, [&] {
         Reverse(op.regions[3], 0, With(moving, c, {&outside, &from_body}), moving);
       });
-      If(Call("not_bool", Carrier::kBool, {is_last}), reverse_inner);
+      out_.If(out_.Call("not_bool", Carrier::kBool, {is_last}), reverse_inner);
     });
     if (layout != nullptr) {
       const Register before = RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true);
-      StoreOne(frame, before);
+      out_.StoreOne(frame, before);
     }
   });
   iteration_ = around_iteration;
@@ -415,21 +413,22 @@ void RegionMaker::ForVjp(const Op& op) {
   }
   View frame;
   if (layout != nullptr) {
-    frame = Local(Carrier::kI64, {}, "frame");
-    function_.buffers.back().shared = true;
-    StoreOne(frame, RecallOne(frames_.at(&around), place.last, kNoRegister, Carrier::kI64, true));
+    frame = out_.SharedLocal("frame");
+    out_.StoreOne(frame,
+                  RecallOne(frames_.at(&around), place.last, kNoRegister, Carrier::kI64, true));
   }
-  const Register trips = Integer(Carrier::kI64, loop.op->attributes.max_iter);
+  const Register trips = out_.Integer(Carrier::kI64, loop.op->attributes.max_iter);
   const Register around_iteration = iteration_;
-  EachOf(trips, [&](Register counter) {
-    const Register next = Call("add_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, 1)});
-    const Register turn = Call("sub_i64", Carrier::kI64, {trips, next});
+  out_.EachOf(trips, [&](Register counter) {
+    const Register next =
+        out_.Call("add_i64", Carrier::kI64, {counter, out_.Constant(Carrier::kI64, 1)});
+    const Register turn = out_.Call("sub_i64", Carrier::kI64, {trips, next});
     if (adjoint_draws_) iteration_ = Flattened(around_iteration, trips, turn);
-    if (layout != nullptr) frames_[layout] = One(frame);
+    if (layout != nullptr) frames_[layout] = out_.One(frame);
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(*loop.op, trips, turn);
-      const Register index = Call("convert_i64_i32", Carrier::kI32, {element});
-      Bind(body.args[0], {Carrier::kI32, {}, index, kNoBuffer, {}, {}});
+      const Register index = out_.Call("convert_i64_i32", Carrier::kI32, {element});
+      Bind(body.args[0], View::Splat(Carrier::kI32, {}, index));
     }
     const auto one = [&](const Slot& whole) {
       if (!whole.cotangent.set()) return Slot{};
@@ -449,7 +448,7 @@ void RegionMaker::ForVjp(const Op& op) {
     }
     Reverse(body, 1, entering, leaving);
     if (layout != nullptr) {
-      StoreOne(frame, RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true));
+      out_.StoreOne(frame, RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true));
     }
   });
   iteration_ = around_iteration;

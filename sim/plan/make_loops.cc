@@ -44,26 +44,17 @@ RegionMaker::Summands RegionMaker::SummandsOf(ValueId compared, std::vector<View
   return summands;
 }
 
-Carrier RegionMaker::CarrierOfRegister(Register r) const {
-  return function_.registers[static_cast<size_t>(r)];
-}
-
-Register RegionMaker::Wide(Register real) {
-  return CarrierOfRegister(real) == Carrier::kF32 ? Call("widen_f32", Carrier::kF64, {real}) : real;
-}
-
 // Returns the larger of two magnitudes; in f64 where one is.
 Register RegionMaker::Larger(Register a, Register b) {
   if (a == kNoRegister) return b;
   if (b == kNoRegister) return a;
-  if (CarrierOfRegister(a) != CarrierOfRegister(b)) return Larger(Wide(a), Wide(b));
-  return Call(Cat("larger_magnitude_", CarrierName(CarrierOfRegister(a))), CarrierOfRegister(a),
-              {a, b});
+  if (out_.TypeOf(a) != out_.TypeOf(b)) return Larger(out_.Wide(a), out_.Wide(b));
+  return out_.Call(Cat("larger_magnitude_", CarrierName(out_.TypeOf(a))), out_.TypeOf(a), {a, b});
 }
 
 // Returns the magnitude of a product or a quotient, in f64.
 Register RegionMaker::WideMagnitude(const char* of, Register a, Register b) {
-  return Call(Cat("magnitude_of_", of, "_f64"), Carrier::kF64, {Wide(a), Wide(b)});
+  return out_.Call(Cat("magnitude_of_", of, "_f64"), Carrier::kF64, {out_.Wide(a), out_.Wide(b)});
 }
 
 Register RegionMaker::Extra(const Summands& lhs, const Summands& rhs, const Read& read) {
@@ -88,16 +79,16 @@ void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Re
   std::vector<View> views = {ViewOf(lhs), ViewOf(rhs)};
   const Summands of_lhs = SummandsOf(lhs, views);
   const Summands of_rhs = SummandsOf(rhs, views);
-  const Read read = [&](size_t k) { return One(views[k]); };
+  const Read read = [&](size_t k) { return out_.One(views[k]); };
   const Register a = read(0);
   const Register b = read(1);
   const Register extra = Extra(of_lhs, of_rhs, read);
-  Emit({.code = Code::kTest,
-        .operands = {a, b, ends},
-        .site = SiteNumber(op.attributes.site),
-        .extra = extra,
-        .where = where,
-        .format = program_[lhs].format.value_or(Format::kF64)});
+  out_.Emit({.code = Code::kTest,
+             .operands = {a, b, ends},
+             .site = SiteNumber(op.attributes.site),
+             .extra = extra,
+             .where = where,
+             .format = program_[lhs].format.value_or(Format::kF64)});
 }
 
 // The number of an element of the loops around, of a value of `count` that is contiguous.
@@ -106,22 +97,22 @@ Register RegionMaker::ElementNumber(const Index& index, int64_t count) {
   for (const auto& [counter, stride] : index.terms) {
     Register part = counter;
     if (stride != 1) {
-      part = Call("mul_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, stride)});
+      part = out_.Call("mul_i64", Carrier::kI64, {counter, out_.Constant(Carrier::kI64, stride)});
     }
-    at = at == kNoRegister ? part : Call("add_i64", Carrier::kI64, {at, part});
+    at = at == kNoRegister ? part : out_.Call("add_i64", Carrier::kI64, {at, part});
   }
-  if (at == kNoRegister) at = Constant(Carrier::kI64, 0);
+  if (at == kNoRegister) at = out_.Constant(Carrier::kI64, 0);
   if (element_ == kNoRegister) return at;
-  const Register all = Constant(Carrier::kI64, count);
-  const Register before = Call("mul_i64", Carrier::kI64, {element_, all});
-  return Call("add_i64", Carrier::kI64, {before, at});
+  const Register all = out_.Constant(Carrier::kI64, count);
+  const Register before = out_.Call("mul_i64", Carrier::kI64, {element_, all});
+  return out_.Call("add_i64", Carrier::kI64, {before, at});
 }
 
 // A choice tells what was chosen as an i32.
 Register RegionMaker::Outcome(const Op& choice, Register chosen) {
   const Carrier carrier = CarrierOf(program_[choice.results[0]]);
   if (carrier == Carrier::kI32) return chosen;
-  return Call(Cat("convert_", CarrierName(carrier), "_i32"), Carrier::kI32, {chosen});
+  return out_.Call(Cat("convert_", CarrierName(carrier), "_i32"), Carrier::kI32, {chosen});
 }
 
 // An event or a choice.
@@ -141,46 +132,37 @@ void RegionMaker::Test(const Op& op) {
   }
   const bool is_one = ElementCount(result.type.shape) == 1;
   const Carrier carrier = CarrierOf(result);
-  const View to = is_one ? View{} : Local(carrier, result.type.shape, result.name);
+  const View to = is_one ? View{} : out_.Local(carrier, result.type.shape, result.name);
   if (!is_one) views.push_back(to);
   const int64_t count = ElementCount(result.type.shape);
-  EachElement(result.type.shape, views, [&](const Read& read, const Place& place) {
-    Register value =
-        chooses ? read(0)
-                : Call(ComparisonFunction(op), Carrier::kBool, {read(0), read(1)}, result.name);
+  out_.EachElement(result.type.shape, views, [&](const Read& read, const Places& place) {
+    Register value = chooses ? read(0)
+                             : out_.Call(ComparisonFunction(op), Carrier::kBool, {read(0), read(1)},
+                                         result.name);
     const Register guard = !chooses && own > 2 ? read(2) : kNoRegister;
-    if (guard != kNoRegister) value = Call("and_bool", Carrier::kBool, {guard, value});
+    if (guard != kNoRegister) value = out_.Call("and_bool", Carrier::kBool, {guard, value});
     if (records_.decides) {
       const Register element = is_one ? element_ : ElementNumber(place(views.size() - 1), count);
       const Register a = read(compared);
       const Register b = read(compared + 1);
       const Register extra = Extra(of_lhs, of_rhs, read);
       const Register outcome = chooses ? Outcome(op, value) : value;
-      Emit({.code = Code::kDecide,
-            .operands = {a, b, outcome},
-            .site = SiteNumber(op.attributes.site),
-            .extra = extra,
-            .where = guard,
-            .iteration = iteration_,
-            .element = element,
-            .format = lhs.format.value_or(Format::kF64)});
+      out_.Emit({.code = Code::kDecide,
+                 .operands = {a, b, outcome},
+                 .site = SiteNumber(op.attributes.site),
+                 .extra = extra,
+                 .where = guard,
+                 .iteration = iteration_,
+                 .element = element,
+                 .format = lhs.format.value_or(Format::kF64)});
     }
     if (is_one) {
-      Bind(op.results[0], {carrier, result.type.shape, value, kNoBuffer, {}, {}});
+      Bind(op.results[0], View::Splat(carrier, result.type.shape, value));
     } else {
-      Store(to, place(views.size() - 1), value);
+      out_.Store(to, place(views.size() - 1), value);
     }
   });
   if (!is_one) Bind(op.results[0], to);
-}
-
-View RegionMaker::ElementOf(const View& view, Register element) const {
-  View one = view;
-  one.shape.erase(one.shape.begin());
-  if (view.all != kNoRegister) return one;
-  if (view.strides[0] != 0) one.start.terms.emplace_back(element, view.strides[0]);
-  one.strides.erase(one.strides.begin());
-  return one;
 }
 
 void RegionMaker::While(const Op& op) {
@@ -192,16 +174,16 @@ void RegionMaker::While(const Op& op) {
   std::vector<View> exports;
   const auto local = [&](ValueId id) {
     const Value& value = program_[id];
-    return Local(CarrierOf(value), value.type.shape, value.name);
+    return out_.Local(CarrierOf(value), value.type.shape, value.name);
   };
   for (size_t k = 0; k < c; ++k) {
     carried.push_back(local(op.operands[k]));
-    Copy(carried.back(), ViewOf(op.operands[k]));
+    out_.Copy(carried.back(), ViewOf(op.operands[k]));
   }
   for (size_t k = 0; k < static_cast<size_t>(counts.exports); ++k) {
     exports.push_back(local(op.regions[0].yields[first_export + k]));
   }
-  const View iterations = Local(Carrier::kI32, {}, "iterations");
+  const View iterations = out_.Local(Carrier::kI32, {}, "iterations");
   const LoopRadii radii = RadiiOf(op);
   WhileRun(op, carried, {}, exports, iterations, radii);
   GiveRadii(op, radii, {});
@@ -227,13 +209,13 @@ void RegionMaker::MappedWhile(const Op& op) {
       continue;
     }
     const Value& value = program_[id];
-    results.push_back(Local(CarrierOf(value), value.type.shape, value.name));
+    results.push_back(out_.Local(CarrierOf(value), value.type.shape, value.name));
   }
   const auto local = [&](const Value& value, const Shape& shape) {
-    return Local(CarrierOf(value), shape, value.name);
+    return out_.Local(CarrierOf(value), shape, value.name);
   };
   const std::vector<Radius> joined = JoinedRadii(op);
-  Each(n, joined.empty(), [&](Register element) {
+  out_.Each(n, joined.empty(), [&](Register element) {
     std::vector<View> carried;
     std::vector<View> mapped;
     std::vector<View> exports;
@@ -244,19 +226,20 @@ void RegionMaker::MappedWhile(const Op& op) {
         continue;
       }
       carried.push_back(local(program_[op.operands[k]], one.shape));
-      Copy(carried.back(), one);
+      out_.Copy(carried.back(), one);
     }
     for (size_t k = 0; k < static_cast<size_t>(counts.exports); ++k) {
       const Value& value = program_[op.regions[0].yields[first_export + k]];
       exports.push_back(local(value, value.type.shape));
     }
-    const View iterations = Local(Carrier::kI32, {}, "iterations");
+    const View iterations = out_.Local(Carrier::kI32, {}, "iterations");
     const Register around = element_;
     const Register run_around = std::exchange(run_, element);
     element_ = element;
     if (around != kNoRegister) {
-      const Register before = Call("mul_i64", Carrier::kI64, {around, Constant(Carrier::kI64, n)});
-      element_ = Call("add_i64", Carrier::kI64, {before, element});
+      const Register before =
+          out_.Call("mul_i64", Carrier::kI64, {around, out_.Constant(Carrier::kI64, n)});
+      element_ = out_.Call("add_i64", Carrier::kI64, {before, element});
     }
     const LoopRadii radii = RadiiOf(op);
     WhileRun(op, carried, mapped, exports, iterations, radii);
@@ -266,9 +249,9 @@ void RegionMaker::MappedWhile(const Op& op) {
     for (size_t k = 0; k < results.size(); ++k) {
       if (!results[k].set()) continue;
       const bool is_count = k + 1 == results.size();
-      Copy(ElementOf(results[k], element), is_count ? iterations
-                                           : k < c  ? carried[k]
-                                                    : exports[k - c]);
+      out_.Copy(ElementOf(results[k], element), is_count ? iterations
+                                                : k < c  ? carried[k]
+                                                         : exports[k - c]);
     }
   });
   BindRadii(op.results, joined);
@@ -281,21 +264,21 @@ void RegionMaker::MappedWhile(const Op& op) {
 Register RegionMaker::Compared(const Op& op, const View& lhs, const View& why,
                                const View& iterations, const std::string& suffix) {
   const Region& test = op.regions[0];
-  const Register tested = One(ViewOf(test.yields[0]));
-  StoreOne(lhs, tested);
-  const Register held = Call(Cat(NameOf(op.attributes.comparison), "_", suffix), Carrier::kBool,
-                             {tested, One(ViewOf(test.yields[1]))});
+  const Register tested = out_.One(ViewOf(test.yields[0]));
+  out_.StoreOne(lhs, tested);
+  const Register held = out_.Call(Cat(NameOf(op.attributes.comparison), "_", suffix),
+                                  Carrier::kBool, {tested, out_.One(ViewOf(test.yields[1]))});
   if (op.attributes.has_entry) {
-    const Register is_first =
-        Call("eq_i32", Carrier::kBool, {One(iterations), Constant(Carrier::kI32, 0)});
+    const Register is_first = out_.Call("eq_i32", Carrier::kBool,
+                                        {out_.One(iterations), out_.Constant(Carrier::kI32, 0)});
     const Register enters =
-        Call(Cat("ge_", suffix), Carrier::kBool, {tested, One(ViewOf(test.yields[2]))});
-    const Register refuses = Call("not_bool", Carrier::kBool, {enters});
+        out_.Call(Cat("ge_", suffix), Carrier::kBool, {tested, out_.One(ViewOf(test.yields[2]))});
+    const Register refuses = out_.Call("not_bool", Carrier::kBool, {enters});
     Test(op, test.yields[0], test.yields[2], refuses, is_first);
-    const Register ends = Call("and_bool", Carrier::kBool, {is_first, refuses});
-    const Register reason = Constant(Carrier::kI32, StopReasonNumber(StopReason::kNotEntered));
-    StoreOne(why, Call("select_i32", Carrier::kI32, {ends, reason, One(why)}));
-    Leave(ends);
+    const Register ends = out_.Call("and_bool", Carrier::kBool, {is_first, refuses});
+    const Register reason = out_.Constant(Carrier::kI32, StopReasonNumber(StopReason::kNotEntered));
+    out_.StoreOne(why, out_.Call("select_i32", Carrier::kI32, {ends, reason, out_.One(why)}));
+    out_.Leave(ends);
   }
   Test(op, test.yields[0], test.yields[1], held, kNoRegister);
   return held;
@@ -312,19 +295,19 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
   const Carrier real = tested_in == Format::kF64 ? Carrier::kF64 : Carrier::kF32;
   const std::string suffix(precision::FormatName(tested_in));
   const bool records = records_.decides && !IsBranch(op);
-  const Register cap = Integer(Carrier::kI32, a.max_iter);
-  const View why = Local(Carrier::kI32, {}, "reason");
-  const View lhs = Local(real, {}, "tested");
-  const View has_nan = a.predicate && records ? Local(Carrier::kBool, {}, "has_nan") : View{};
-  if (has_nan.set()) StoreOne(has_nan, Constant(Carrier::kBool, 0));
-  StoreOne(iterations, Constant(Carrier::kI32, 0));
-  StoreOne(why, Constant(Carrier::kI32, StopReasonNumber(StopReason::kConverged)));
-  StoreOne(lhs, Constant(real, 0));
+  const Register cap = out_.Integer(Carrier::kI32, a.max_iter);
+  const View why = out_.Local(Carrier::kI32, {}, "reason");
+  const View lhs = out_.Local(real, {}, "tested");
+  const View has_nan = a.predicate && records ? out_.Local(Carrier::kBool, {}, "has_nan") : View{};
+  if (has_nan.set()) out_.StoreOne(has_nan, out_.Constant(Carrier::kBool, 0));
+  out_.StoreOne(iterations, out_.Constant(Carrier::kI32, 0));
+  out_.StoreOne(why, out_.Constant(Carrier::kI32, StopReasonNumber(StopReason::kConverged)));
+  out_.StoreOne(lhs, out_.Constant(real, 0));
   const auto stop_at_cap = [&] {
-    const Register is_last = Call("eq_i32", Carrier::kBool, {One(iterations), cap});
-    const Register reason = Constant(Carrier::kI32, StopReasonNumber(StopReason::kMaxIter));
-    StoreOne(why, Call("select_i32", Carrier::kI32, {is_last, reason, One(why)}));
-    Leave(is_last);
+    const Register is_last = out_.Call("eq_i32", Carrier::kBool, {out_.One(iterations), cap});
+    const Register reason = out_.Constant(Carrier::kI32, StopReasonNumber(StopReason::kMaxIter));
+    out_.StoreOne(why, out_.Call("select_i32", Carrier::kI32, {is_last, reason, out_.One(why)}));
+    out_.Leave(is_last);
   };
   const auto bind = [&](const Region& region,
                         std::initializer_list<const std::vector<View>*> lists) {
@@ -338,16 +321,17 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
   };
   const auto flattened = [&] {
     if (IsBranch(op)) return iteration_;
-    const Register it = Call("convert_i32_i64", Carrier::kI64, {One(iterations)});
+    const Register it = out_.Call("convert_i32_i64", Carrier::kI64, {out_.One(iterations)});
     if (iteration_ == kNoRegister) return it;
-    const Register wide = Call("convert_i32_i64", Carrier::kI64, {cap});
-    const Register radix = Call("add_i64", Carrier::kI64, {wide, Constant(Carrier::kI64, 1)});
-    const Register before = Call("mul_i64", Carrier::kI64, {iteration_, radix});
-    return Call("add_i64", Carrier::kI64, {before, it});
+    const Register wide = out_.Call("convert_i32_i64", Carrier::kI64, {cap});
+    const Register radix =
+        out_.Call("add_i64", Carrier::kI64, {wide, out_.Constant(Carrier::kI64, 1)});
+    const Register before = out_.Call("mul_i64", Carrier::kI64, {iteration_, radix});
+    return out_.Call("add_i64", Carrier::kI64, {before, it});
   };
   const Register around = iteration_;
   const Chain chain = OpenChain(op);
-  Repeat([&] {
+  out_.Repeat([&] {
     const bool cap_first = a.cap_order == CapOrder::kCapFirst;
     if (cap_first) stop_at_cap();
     iteration_ = flattened();
@@ -359,19 +343,19 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     Run(test);
     regions_.push_back(&test);
     for (size_t k = 0; k < exports.size(); ++k) {
-      Copy(exports[k], ViewOf(test.yields[FirstExport(op) + k]));
+      out_.Copy(exports[k], ViewOf(test.yields[FirstExport(op) + k]));
     }
     TellRadii(op, radii, iterations);
     const Register held =
-        a.predicate ? One(ViewOf(test.yields[0])) : Compared(op, lhs, why, iterations, suffix);
+        a.predicate ? out_.One(ViewOf(test.yields[0])) : Compared(op, lhs, why, iterations, suffix);
     if (a.predicate && records) {
       const Deciding of = LeastOf(test.yields[0]);
-      StoreOne(lhs, of.own);
-      StoreOne(has_nan, of.has_nan);
+      out_.StoreOne(lhs, of.own);
+      out_.StoreOne(has_nan, of.has_nan);
       Predicate(op, of, held, why);
     }
     regions_.pop_back();
-    Leave(held);
+    out_.Leave(held);
     if (!cap_first) stop_at_cap();
     bind(body, {&carried, &exports, &mapped});
     BindBodyRadii(op, radii);
@@ -380,63 +364,53 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     std::vector<View> yields;
     for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
     MoveRadii(radii.carried, body.yields);
-    CopyAtOnce(carried, yields);
-    StoreOne(iterations,
-             Call("add_i32", Carrier::kI32, {One(iterations), Constant(Carrier::kI32, 1)}));
+    out_.CopyAtOnce(carried, yields);
+    out_.StoreOne(iterations, out_.Call("add_i32", Carrier::kI32,
+                                        {out_.One(iterations), out_.Constant(Carrier::kI32, 1)}));
   });
   iteration_ = around;
-  const Register is_capped =
-      Call("eq_i32", Carrier::kBool,
-           {One(why), Constant(Carrier::kI32, StopReasonNumber(StopReason::kMaxIter))});
-  const Register is_bad =
-      has_nan.set()
-          ? One(has_nan)
-          : Call("not_bool", Carrier::kBool,
-                 {Call(Cat("is_finite_", CarrierName(real)), Carrier::kBool, {One(lhs)})});
-  const Register is_nonfinite = Call("and_bool", Carrier::kBool, {is_capped, is_bad});
-  const Register nonfinite = Constant(Carrier::kI32, StopReasonNumber(StopReason::kNonFinite));
-  const Register reason = Call("select_i32", Carrier::kI32, {is_nonfinite, nonfinite, One(why)});
+  const Register is_capped = out_.Call(
+      "eq_i32", Carrier::kBool,
+      {out_.One(why), out_.Constant(Carrier::kI32, StopReasonNumber(StopReason::kMaxIter))});
+  const Register is_bad = has_nan.set() ? out_.One(has_nan)
+                                        : out_.Call("not_bool", Carrier::kBool,
+                                                    {out_.Call(Cat("is_finite_", CarrierName(real)),
+                                                               Carrier::kBool, {out_.One(lhs)})});
+  const Register is_nonfinite = out_.Call("and_bool", Carrier::kBool, {is_capped, is_bad});
+  const Register nonfinite = out_.Constant(Carrier::kI32, StopReasonNumber(StopReason::kNonFinite));
+  const Register reason =
+      out_.Call("select_i32", Carrier::kI32, {is_nonfinite, nonfinite, out_.One(why)});
   if (chain.place != nullptr) {
     // A loop that looks at its cap first did not evaluate test number `iterations` where it was
     // capped.
-    const Register all = One(iterations);
-    const Register before = Call("sub_i32", Carrier::kI32, {all, Constant(Carrier::kI32, 1)});
+    const Register all = out_.One(iterations);
+    const Register before =
+        out_.Call("sub_i32", Carrier::kI32, {all, out_.Constant(Carrier::kI32, 1)});
     const bool cap_first = a.cap_order == CapOrder::kCapFirst;
     const Register tests =
-        cap_first ? Call("select_i32", Carrier::kI32, {is_capped, before, all}) : all;
+        cap_first ? out_.Call("select_i32", Carrier::kI32, {is_capped, before, all}) : all;
     CloseChain(chain, a.elements > 0 ? run_ : kNoRegister, all, tests);
   }
   if (!records) return;
-  RecordedSite& site = plan_.terminations[static_cast<size_t>(SiteNumber(a.site))];
+  RecordedSite& site = out_.plan().terminations[static_cast<size_t>(SiteNumber(a.site))];
   site.has_entry = a.has_entry;
   site.cap_first = a.cap_order == CapOrder::kCapFirst;
-  const Register ran = One(iterations);
-  const Register last = One(lhs);
-  Emit({.code = Code::kRun,
-        .operands = {ran, reason, last},
-        .site = SiteNumber(a.site),
-        .iteration = iteration_,
-        .element = element_,
-        .format = tested_in});
-}
-
-// The element at the counter, or counted from the last one down.
-View RegionMaker::CountedElement(const View& view, Register counter, bool descends) const {
-  if (!descends || view.all != kNoRegister) return ElementOf(view, counter);
-  View one = view;
-  const int64_t stride = view.strides[0];
-  one.start.base += (view.shape[0] - 1) * stride;
-  if (stride != 0) one.start.terms.emplace_back(counter, -stride);
-  one.shape.erase(one.shape.begin());
-  one.strides.erase(one.strides.begin());
-  return one;
+  const Register ran = out_.One(iterations);
+  const Register last = out_.One(lhs);
+  out_.Emit({.code = Code::kRun,
+             .operands = {ran, reason, last},
+             .site = SiteNumber(a.site),
+             .iteration = iteration_,
+             .element = element_,
+             .format = tested_in});
 }
 
 // The number of the element that a turn reads and writes.
 Register RegionMaker::IndexOfTurn(const Op& loop, Register trips, Register turn) {
   if (!loop.attributes.reverse) return turn;
-  const Register next = Call("add_i64", Carrier::kI64, {turn, Constant(Carrier::kI64, 1)});
-  return Call("sub_i64", Carrier::kI64, {trips, next});
+  const Register next =
+      out_.Call("add_i64", Carrier::kI64, {turn, out_.Constant(Carrier::kI64, 1)});
+  return out_.Call("sub_i64", Carrier::kI64, {trips, next});
 }
 
 void RegionMaker::For(const Op& op) {
@@ -445,8 +419,8 @@ void RegionMaker::For(const Op& op) {
   std::vector<View> carried;
   for (size_t k = 0; k < c; ++k) {
     const Value& value = program_[op.operands[k]];
-    carried.push_back(Local(CarrierOf(value), value.type.shape, value.name));
-    Copy(carried.back(), ViewOf(op.operands[k]));
+    carried.push_back(out_.Local(CarrierOf(value), value.type.shape, value.name));
+    out_.Copy(carried.back(), ViewOf(op.operands[k]));
   }
   std::vector<View> scanned;
   for (size_t k = c; k < op.operands.size(); ++k) scanned.push_back(ViewOf(op.operands[k]));
@@ -455,27 +429,27 @@ void RegionMaker::For(const Op& op) {
     const Value& element = program_[body.yields[c + k]];
     Shape shape = element.type.shape;
     shape.insert(shape.begin(), op.attributes.max_iter);
-    stacked.push_back(Local(CarrierOf(element), std::move(shape), element.name));
+    stacked.push_back(out_.Local(CarrierOf(element), std::move(shape), element.name));
   }
   const std::span operands(op.operands);
   std::vector<Radius> radii = CarryRadii(operands);
   const std::vector<Radius> of_carried(radii.begin(),
                                        radii.begin() + static_cast<std::ptrdiff_t>(c));
   const std::vector<Radius> of_stacked = StackRadii(op);
-  const Register trips = Integer(Carrier::kI64, op.attributes.max_iter);
+  const Register trips = out_.Integer(Carrier::kI64, op.attributes.max_iter);
   const Register around = iteration_;
   const Chain chain = OpenChain(op);
-  EachOf(trips, [&](Register counter) {
+  out_.EachOf(trips, [&](Register counter) {
     NextFrame(chain, op);
     iteration_ = counter;
     if (around != kNoRegister) {
-      const Register before = Call("mul_i64", Carrier::kI64, {around, trips});
-      iteration_ = Call("add_i64", Carrier::kI64, {before, counter});
+      const Register before = out_.Call("mul_i64", Carrier::kI64, {around, trips});
+      iteration_ = out_.Call("add_i64", Carrier::kI64, {before, counter});
     }
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(op, trips, counter);
-      const Register index = Call("convert_i64_i32", Carrier::kI32, {element});
-      Bind(body.args[0], {Carrier::kI32, {}, index, kNoBuffer, {}, {}});
+      const Register index = out_.Call("convert_i64_i32", Carrier::kI32, {element});
+      Bind(body.args[0], View::Splat(Carrier::kI32, {}, index));
     }
     for (size_t k = 0; k < op.operands.size(); ++k) {
       if (body.args[k + 1] == ValueId::kNone) continue;
@@ -488,12 +462,13 @@ void RegionMaker::For(const Op& op) {
     std::vector<View> yields;
     for (size_t k = 0; k < c; ++k) yields.push_back(ViewOf(body.yields[k]));
     for (size_t k = 0; k < stacked.size(); ++k) {
-      Copy(CountedElement(stacked[k], counter, op.attributes.reverse), ViewOf(body.yields[c + k]));
+      out_.Copy(CountedElement(stacked[k], counter, op.attributes.reverse),
+                ViewOf(body.yields[c + k]));
       if (!of_stacked[k].set()) continue;
       StoreDeciding(of_stacked[k], Least(OneOf(of_stacked[k]), LeastOf(body.yields[c + k])));
     }
     MoveRadii(of_carried, body.yields);
-    CopyAtOnce(carried, yields);
+    out_.CopyAtOnce(carried, yields);
   });
   BindRadii(op.results, of_carried);
   BindRadii(std::span(op.results).subspan(c), of_stacked);

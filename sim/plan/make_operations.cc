@@ -94,13 +94,13 @@ void RegionMaker::Elementwise(const Op& op) {
     std::vector<Register> operands;
     for (size_t k = 0; k < op.operands.size(); ++k) operands.push_back(read(k));
     if (takes_extreme) return ExtremeOfTwo(op, std::move(operands));
-    const Register given = Call(function, CarrierOf(result), operands, result.name);
+    const Register given = out_.Call(function, CarrierOf(result), operands, result.name);
     if (addition != nullptr) Absorbed(op, *addition, std::move(operands), given);
     return given;
   });
   // A number that is the same for every element is added once and counted for each.
   if (addition != nullptr && ViewOf(op.results[0]).all != kNoRegister) {
-    block_->back().number = ElementCount(result.type.shape);
+    out_.Last().number = ElementCount(result.type.shape);
   }
 }
 
@@ -110,18 +110,15 @@ Register RegionMaker::ExtremeOfTwo(const Op& op, std::vector<Register> operands)
   const Value& result = program_[op.results[0]];
   const bool largest = op.code == kMax;
   const auto call = [&](std::string_view function, std::vector<Register> of) {
-    return Call(Cat(function, "_", SuffixOf(result)), CarrierOf(result), std::move(of),
-                result.name);
+    return out_.Call(Cat(function, "_", SuffixOf(result)), CarrierOf(result), std::move(of),
+                     result.name);
   };
-  auto bound = known_.find(operands[1]);
-  if (bound == known_.end()) {
-    std::swap(operands[0], operands[1]);
-    bound = known_.find(operands[1]);
-  }
-  if (bound == known_.end() || std::isnan(bound->second)) {
+  if (out_.Known(operands[1]) == nullptr) std::swap(operands[0], operands[1]);
+  const double* const bound = out_.Known(operands[1]);
+  if (bound == nullptr || std::isnan(*bound)) {
     return call(InfoOf(op.code).name, std::move(operands));
   }
-  const bool wins_over_zero = bound->second == 0 && std::signbit(bound->second) != largest;
+  const bool wins_over_zero = *bound == 0 && std::signbit(*bound) != largest;
   if (!wins_over_zero) return call(largest ? "at_least" : "at_most", std::move(operands));
   if (largest) return call("relu", {operands[0]});
   return call("min", std::move(operands));
@@ -132,26 +129,26 @@ void RegionMaker::Absorbed(const Op& op, const Addition& addition, std::vector<R
   const Value& result = program_[op.results[0]];
   const Carrier carrier = CarrierOf(result);
   const std::string_view suffix = SuffixOf(result);
-  if (op.code == kSub) operands[1] = Call(Cat("neg_", suffix), carrier, {operands[1]});
+  if (op.code == kSub) operands[1] = out_.Call(Cat("neg_", suffix), carrier, {operands[1]});
   if (op.code == kFma) {
-    const Register product = Call(Cat("mul_", suffix), carrier, {operands[0], operands[1]});
+    const Register product = out_.Call(Cat("mul_", suffix), carrier, {operands[0], operands[1]});
     operands = {product, operands[2]};
   }
   Carrier stored = carrier;
   for (const Op* cast : addition.casts) {
     const Value& to = program_[cast->results[0]];
-    sum = Call(RoundingFunction(*cast, stored, *to.format), CarrierOf(to), {sum});
+    sum = out_.Call(RoundingFunction(*cast, stored, *to.format), CarrierOf(to), {sum});
     stored = CarrierOf(to);
   }
   operands.push_back(sum);
   if (stored != carrier) {
-    for (Register& r : operands) r = Wide(r);
+    for (Register& r : operands) r = out_.Wide(r);
   }
-  Emit({.code = Code::kAbsorbed,
-        .operands = std::move(operands),
-        .number = 1,
-        .site = addition.site,
-        .role = op.role});
+  out_.Emit({.code = Code::kAbsorbed,
+             .operands = std::move(operands),
+             .number = 1,
+             .site = addition.site,
+             .role = op.role});
 }
 
 // a where its mask holds, plus b where that one does.
@@ -165,11 +162,11 @@ void RegionMaker::Merge(const Op& op) {
     const Register a = read(0);
     const Register b = read(one_mask ? 1 : 2);
     const Register has_b = read(one_mask ? 2 : 3);
-    const Register both = Call(select, carrier, {has_b, Call(add, carrier, {a, b}), a});
+    const Register both = out_.Call(select, carrier, {has_b, out_.Call(add, carrier, {a, b}), a});
     if (one_mask) return both;
-    const Register zero = Constant(carrier, 0);
-    const Register only_b = Call(select, carrier, {has_b, b, zero});
-    return Call(select, carrier, {read(1), both, only_b});
+    const Register zero = out_.Constant(carrier, 0);
+    const Register only_b = out_.Call(select, carrier, {has_b, b, zero});
+    return out_.Call(select, carrier, {read(1), both, only_b});
   });
 }
 
@@ -178,29 +175,25 @@ void RegionMaker::Literal(const Op& op) {
   const Carrier carrier = CarrierOf(result);
   const std::vector<double>& literal = op.attributes.literal;
   const bool is_real = result.type.element == ElementType::kReal;
-  const auto rounded = [&](double x) {
-    return is_real ? precision::RoundTo(*result.format, x) : x;
-  };
   if (literal.size() == 1) {
-    const Register all = NumberLike(literal[0], result, result.name);
-    return Bind(op.results[0], {carrier, result.type.shape, all, kNoBuffer, {}, {}});
+    const Register all = out_.NumberLike(literal[0], result, result.name);
+    return Bind(op.results[0], View::Splat(carrier, result.type.shape, all));
   }
-  const bool in_numbers = is_real;
-  const BufferId table = function_.AddBuffer(
-      {.kind = BufferKind::kTable,
-       .carrier = carrier,
-       .count = static_cast<int64_t>(literal.size()),
-       .number = static_cast<int32_t>(in_numbers ? plan_.numbers.size() : plan_.integers.size()),
-       .name = result.name});
+  std::vector<double>& numbers = out_.plan().numbers;
+  std::vector<int64_t>& integers = out_.plan().integers;
+  Bind(op.results[0],
+       out_.Whole({.kind = BufferKind::kTable,
+                   .carrier = carrier,
+                   .number = static_cast<int32_t>(is_real ? numbers.size() : integers.size()),
+                   .name = result.name},
+                  result.type.shape));
   for (double x : literal) {
-    if (in_numbers) {
-      plan_.numbers.push_back(rounded(x));
+    if (is_real) {
+      numbers.push_back(precision::RoundTo(*result.format, x));
     } else {
-      plan_.integers.push_back(static_cast<int64_t>(x));
+      integers.push_back(static_cast<int64_t>(x));
     }
   }
-  Bind(op.results[0],
-       {carrier, result.type.shape, kNoRegister, table, {}, StridesOf(result.type.shape)});
 }
 
 void RegionMaker::Cast(const Op& op) {
@@ -222,32 +215,34 @@ void RegionMaker::RoundStochastically(const Op& op, const View& x, Format from, 
   const std::string function = RoundingFunction(op, x.carrier, *to.format);
   const bool counts = records_.ranges && precision::Narrows(from, *to.format);
   const ValueId where = op.attributes.where;
-  const Register key = One(ViewOf(op.operands[1]));
-  const Register step = Call("convert_i32_i64", Carrier::kI64, {One(ViewOf(op.operands[2]))});
-  const Register draw = Constant(Carrier::kI64, op.attributes.draw);
-  const Register iteration = iteration_ != kNoRegister ? iteration_ : Constant(Carrier::kI64, 0);
-  const View result = Local(CarrierOf(to), to.type.shape, to.name);
+  const Register key = out_.One(ViewOf(op.operands[1]));
+  const Register step =
+      out_.Call("convert_i32_i64", Carrier::kI64, {out_.One(ViewOf(op.operands[2]))});
+  const Register draw = out_.Constant(Carrier::kI64, op.attributes.draw);
+  const Register iteration =
+      iteration_ != kNoRegister ? iteration_ : out_.Constant(Carrier::kI64, 0);
+  const View result = out_.Local(CarrierOf(to), to.type.shape, to.name);
   std::vector<View> views = {x, result};
   if (counts && where != ValueId::kNone) views.push_back(MaskFor(x.shape, where));
   const int64_t count = ElementCount(to.type.shape);
-  EachElement(to.type.shape, views, [&](const Read& read, const Place& place) {
+  out_.EachElement(to.type.shape, views, [&](const Read& read, const Places& place) {
     const Register before = read(0);
     const Register element = ElementNumber(place(1), count);
     const Register after =
-        Call(function, CarrierOf(to), {before, key, draw, step, iteration, element}, to.name);
+        out_.Call(function, CarrierOf(to), {before, key, draw, step, iteration, element}, to.name);
     if (counts) {
       std::vector<Register> told = {before, after};
       if (views.size() > 2) told.push_back(read(2));
-      Emit({.code = Code::kRange,
-            .operands = std::move(told),
-            .number = 1,
-            .format = *to.format,
-            .role = op.role});
+      out_.Emit({.code = Code::kRange,
+                 .operands = std::move(told),
+                 .number = 1,
+                 .format = *to.format,
+                 .role = op.role});
     }
-    Store(result, place(1), after);
+    out_.Store(result, place(1), after);
   });
   Bind(op.results[0],
-       count == 1 ? View{result.carrier, result.shape, One(result), kNoBuffer, {}, {}} : result);
+       count == 1 ? View::Splat(result.carrier, result.shape, out_.One(result)) : result);
 }
 
 // The result of a cast or tape operation: `x` in the format of `to`; its ranges are counted.
@@ -261,21 +256,21 @@ void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& t
   const auto count = [&](const Read& read, Register before, Register after) {
     std::vector<Register> told = {before, after};
     if (operands.size() > 1) told.push_back(read(1));
-    Emit({.code = Code::kRange,
-          .operands = std::move(told),
-          .number = 1,
-          .format = *to.format,
-          .role = op.role});
+    out_.Emit({.code = Code::kRange,
+               .operands = std::move(told),
+               .number = 1,
+               .format = *to.format,
+               .role = op.role});
   };
   Define(op, operands, [&](const Read& read) {
     const Register before = read(0);
-    const Register after = Call(function, CarrierOf(to), {before}, to.name);
+    const Register after = out_.Call(function, CarrierOf(to), {before}, to.name);
     if (counts) count(read, before, after);
     return after;
   });
   // A value that is equal for every element is rounded once and counted for each.
   if (counts && ViewOf(op.results[0]).all != kNoRegister) {
-    block_->back().number = ElementCount(to.type.shape);
+    out_.Last().number = ElementCount(to.type.shape);
   }
 }
 
@@ -285,7 +280,8 @@ void RegionMaker::Convert(const Op& op) {
   const std::string function = Cat(
       "convert_", CarrierName(from), "_",
       from == Carrier::kF32 || from == Carrier::kF64 ? CarrierName(CarrierOf(to)) : SuffixOf(to));
-  Define(op, [&](const Read& read) { return Call(function, CarrierOf(to), {read(0)}, to.name); });
+  Define(op,
+         [&](const Read& read) { return out_.Call(function, CarrierOf(to), {read(0)}, to.name); });
 }
 
 }  // namespace simgrad::sim::plan

@@ -81,7 +81,7 @@ class PlanMaker {
     for (size_t k = 0; k < states_.size(); ++k) {
       const Input& input = program_.inputs[static_cast<size_t>(states_[k])];
       views.push_back(
-          maker.FieldView(static_cast<int32_t>(k), program_[input.value].type.shape, input.name));
+          maker.out().Field(static_cast<int32_t>(k), program_[input.value].type.shape, input.name));
       maker.Bind(input.value, views.back());
     }
     return views;
@@ -91,7 +91,8 @@ class PlanMaker {
     std::vector<View> views;
     for (size_t k = 0; k < program_.exports.size(); ++k) {
       const Export& item = program_.exports[k];
-      views.push_back(maker.FieldView(ExportField(k), program_[item.value].type.shape, item.name));
+      views.push_back(
+          maker.out().Field(ExportField(k), program_[item.value].type.shape, item.name));
     }
     return views;
   }
@@ -113,20 +114,22 @@ class PlanMaker {
   // The cost with a stage or terminal cost added; it is looked at.
   Register AddedCost(RegionMaker& maker, const View& cost, ValueId value) {
     const std::string_view format = precision::FormatName(CostFormat());
-    Register before = maker.One(cost);
-    Register added = maker.One(maker.ViewOf(value));
+    Register before = maker.out().One(cost);
+    Register added = maker.out().One(maker.ViewOf(value));
     Register sum;
     if (program_[value].format == CostFormat()) {
-      sum = maker.Call(Cat("add_", format), CostCarrier(), {before, added}, "cost");
+      sum = maker.out().Call(Cat("add_", format), CostCarrier(), {before, added}, "cost");
     } else {
-      if (cost.carrier == Carrier::kF32) before = maker.Call("widen_f32", Carrier::kF64, {before});
+      if (cost.carrier == Carrier::kF32)
+        before = maker.out().Call("widen_f32", Carrier::kF64, {before});
       if (CarrierOf(program_[value]) == Carrier::kF32) {
-        added = maker.Call("widen_f32", Carrier::kF64, {added});
+        added = maker.out().Call("widen_f32", Carrier::kF64, {added});
       }
-      sum = maker.Call(Cat("add_wide_", format), Carrier::kF64, {before, added}, "cost");
-      if (CostCarrier() == Carrier::kF32) sum = maker.Call("narrow_f64", Carrier::kF32, {sum});
+      sum = maker.out().Call(Cat("add_wide_", format), Carrier::kF64, {before, added}, "cost");
+      if (CostCarrier() == Carrier::kF32)
+        sum = maker.out().Call("narrow_f64", Carrier::kF32, {sum});
     }
-    maker.Look({CostCarrier(), {}, sum, kNoBuffer, {}, {}}, ValueId::kNone);
+    maker.Look(View::Splat(CostCarrier(), {}, sum), ValueId::kNone);
     return sum;
   }
 
@@ -138,7 +141,7 @@ class PlanMaker {
     if (!program_.HasInitial()) return;
     maker.Run(program_.initial);
     LookAtAll(maker, program_.initial.yields);
-    maker.CopyAtOnce(states, ViewsOf(maker, program_.initial.yields));
+    maker.out().CopyAtOnce(states, ViewsOf(maker, program_.initial.yields));
   }
 
   void MakeStep() {
@@ -158,23 +161,23 @@ class PlanMaker {
     View cost;
     Register next_cost = kNoRegister;
     if (numerical_.stage_cost != ValueId::kNone) {
-      cost = maker.FieldView(CostField(), {}, "cost");
+      cost = maker.out().Field(CostField(), {}, "cost");
       next_cost = AddedCost(maker, cost, numerical_.stage_cost);
     }
     const auto copy_exports = [&](bool of_every_step) {
       for (size_t k = 0; k < exports.size(); ++k) {
         if (program_.exports[k].of_every_step != of_every_step) continue;
-        maker.Copy(exports[k], maker.ViewOf(program_.exports[k].value));
+        maker.out().Copy(exports[k], maker.ViewOf(program_.exports[k].value));
       }
     };
     if (std::any_of(program_.exports.begin(), program_.exports.end(),
                     [](const Export& item) { return item.of_every_step; })) {
-      maker.Commit([&] { copy_exports(true); }, RegionMaker::Committed::kAlways);
+      maker.out().Commit([&] { copy_exports(true); }, StatementWriter::Committed::kAlways);
     }
-    maker.Commit([&] {
+    maker.out().Commit([&] {
       copy_exports(false);  // before the states: they may be states of z[t]
-      maker.CopyAtOnce(states, ViewsOf(maker, program_.step.yields));
-      if (next_cost != kNoRegister) maker.StoreOne(cost, next_cost);
+      maker.out().CopyAtOnce(states, ViewsOf(maker, program_.step.yields));
+      if (next_cost != kNoRegister) maker.out().StoreOne(cost, next_cost);
       for (size_t k = 0; k < states.size(); ++k) {
         const Value& value = StateValue(k);
         if (value.type.element == ElementType::kReal) maker.Stored(states[k], *value.format);
@@ -192,9 +195,9 @@ class PlanMaker {
     for (const View& view : ExportViews(maker)) args.push_back(view);
     for (size_t k = 0; k < args.size(); ++k) maker.Bind(terminal->args[k], args[k]);
     maker.Run(*terminal);
-    const View cost = maker.FieldView(CostField(), {}, "cost");
+    const View cost = maker.out().Field(CostField(), {}, "cost");
     const Register next = AddedCost(maker, cost, terminal->yields[0]);
-    maker.Commit([&] { maker.StoreOne(cost, next); });
+    maker.out().Commit([&] { maker.out().StoreOne(cost, next); });
   }
 
   // ---- the adjoint ----
@@ -271,7 +274,7 @@ class PlanMaker {
   void BindSeed(RegionMaker& maker, const Region& region, size_t leading) {
     if (leading == 0 || region.args[0] == ValueId::kNone) return;
     const Carrier carrier = CarrierOf(program_[region.args[0]]);
-    maker.Bind(region.args[0], {carrier, {}, maker.Seed(carrier), kNoBuffer, {}, {}});
+    maker.Bind(region.args[0], View::Splat(carrier, {}, maker.Seed(carrier)));
   }
 
   void MakeAdjoint() {
@@ -293,7 +296,7 @@ class PlanMaker {
       maker.Keep(program_.inputs[static_cast<size_t>(input)].value, program_.step);
     }
     maker.Run(program_.step);
-    maker.CopyAtOnce(states, ViewsOf(maker, program_.step.yields));
+    maker.out().CopyAtOnce(states, ViewsOf(maker, program_.step.yields));
     plan_.replay.frame = maker.FrameOf(program_.step);
   }
 

@@ -26,54 +26,43 @@ bool IsByElement(const Op& op) {
 
 }  // namespace
 
-Register RegionMaker::Number(double number) {
-  const Register result = function_.AddRegister(Carrier::kF64);
-  Emit({.code = Code::kNumber,
-        .result = result,
-        .number = static_cast<int64_t>(plan_.numbers.size())});
-  plan_.numbers.push_back(number);
-  return result;
-}
-
 // ---- of one element ----
 
 RegionMaker::Deciding RegionMaker::NoTest() {
-  const Register infinite = Number(std::numeric_limits<double>::infinity());
-  return {infinite, infinite, Constant(Carrier::kF64, 0), Constant(Carrier::kBool, 0),
-          Constant(Carrier::kI32, 0)};
+  const Register infinite = out_.Number(std::numeric_limits<double>::infinity());
+  return {infinite, infinite, out_.Constant(Carrier::kF64, 0), out_.Constant(Carrier::kBool, 0),
+          out_.Constant(Carrier::kI32, 0)};
 }
 
 // In the carrier of the format; `extra` may be none.
 RegionMaker::Deciding RegionMaker::OfPair(Register a, Register b, Register extra, Format format,
                                           uint32_t test) {
-  const auto carrier = [&](Register r) { return function_.registers[static_cast<size_t>(r)]; };
-  const Carrier of = carrier(a);
-  if (extra == kNoRegister) extra = Constant(of, 0);
-  const std::string suffix = Cat(precision::FormatName(format), "_", CarrierName(carrier(extra)));
-  const auto wide = [&](Register x) {
-    return of == Carrier::kF32 ? Call("widen_f32", Carrier::kF64, {x}) : x;
-  };
+  if (extra == kNoRegister) extra = out_.Constant(out_.TypeOf(a), 0);
+  const std::string suffix =
+      Cat(precision::FormatName(format), "_", CarrierName(out_.TypeOf(extra)));
   const std::vector<Register> compared = {a, b, extra};
-  const Register is_number = Call(Cat("is_number_", suffix), Carrier::kBool, compared);
-  const Register ulps = Call(Cat("distance_ulps_", suffix), Carrier::kF64, compared);
-  const Register infinite = Number(std::numeric_limits<double>::infinity());
-  return {Call("select_f64", Carrier::kF64, {is_number, ulps, infinite}),
-          Call("sub_f64", Carrier::kF64, {wide(a), wide(b)}),
-          Call(Cat("unit_", suffix), Carrier::kF64, compared),
-          Call("not_bool", Carrier::kBool, {is_number}), Constant(Carrier::kI32, int64_t{test})};
+  const Register is_number = out_.Call(Cat("is_number_", suffix), Carrier::kBool, compared);
+  const Register ulps = out_.Call(Cat("distance_ulps_", suffix), Carrier::kF64, compared);
+  const Register infinite = out_.Number(std::numeric_limits<double>::infinity());
+  return {out_.Call("select_f64", Carrier::kF64, {is_number, ulps, infinite}),
+          out_.Call("sub_f64", Carrier::kF64, {out_.Wide(a), out_.Wide(b)}),
+          out_.Call(Cat("unit_", suffix), Carrier::kF64, compared),
+          out_.Call("not_bool", Carrier::kBool, {is_number}),
+          out_.Constant(Carrier::kI32, int64_t{test})};
 }
 
 RegionMaker::Deciding RegionMaker::OfConversion(const Op& op, Register x) {
-  const Carrier carrier = function_.registers[static_cast<size_t>(x)];
+  const Carrier carrier = out_.TypeOf(x);
   const Format format = program_[op.operands[0]].format.value_or(Format::kF64);
   const uint32_t test = tests_.Of(op.results[0]);
   if (program_[op.results[0]].type.element == ElementType::kBool) {
-    return OfPair(x, Constant(carrier, 0), kNoRegister, format, test);
+    return OfPair(x, out_.Constant(carrier, 0), kNoRegister, format, test);
   }
   const std::string_view suffix = precision::FormatName(format);
-  const Register magnitude = Call(Cat("abs_", suffix), carrier, {x});
-  const Register nearest = Call(Cat("round_", suffix), carrier, {magnitude});
-  const Register other = Call(Cat("max_", suffix), carrier, {nearest, Constant(carrier, 1)});
+  const Register magnitude = out_.Call(Cat("abs_", suffix), carrier, {x});
+  const Register nearest = out_.Call(Cat("round_", suffix), carrier, {magnitude});
+  const Register other =
+      out_.Call(Cat("max_", suffix), carrier, {nearest, out_.Constant(carrier, 1)});
   return OfPair(magnitude, other, kNoRegister, format, test);
 }
 
@@ -81,25 +70,26 @@ RegionMaker::Deciding RegionMaker::OfIsFinite(const Op& op, Register x) {
   const Value& value = program_[op.operands[0]];
   const Format format = *value.format;
   const Carrier carrier = CarrierOf(value);
-  const Register most = NumberLike(precision::Traits(format).max_finite, value, "");
-  const Register magnitude = Call(Cat("abs_", precision::FormatName(format)), carrier, {x});
-  const Register is_finite = Call(Cat("is_finite_", CarrierName(carrier)), Carrier::kBool, {x});
+  const Register most = out_.NumberLike(precision::Traits(format).max_finite, value, "");
+  const Register magnitude = out_.Call(Cat("abs_", precision::FormatName(format)), carrier, {x});
+  const Register is_finite =
+      out_.Call(Cat("is_finite_", CarrierName(carrier)), Carrier::kBool, {x});
   const Register finite =
-      Call(Cat("select_", CarrierName(carrier)), carrier, {is_finite, magnitude, most});
+      out_.Call(Cat("select_", CarrierName(carrier)), carrier, {is_finite, magnitude, most});
   Deciding of = OfPair(finite, most, kNoRegister, format, tests_.Of(op.results[0]));
-  const Register infinite = Number(std::numeric_limits<double>::infinity());
-  of.ulps = Call("select_f64", Carrier::kF64, {is_finite, of.ulps, infinite});
-  of.own = Call("select_f64", Carrier::kF64, {is_finite, of.own, infinite});
+  const Register infinite = out_.Number(std::numeric_limits<double>::infinity());
+  of.ulps = out_.Call("select_f64", Carrier::kF64, {is_finite, of.ulps, infinite});
+  of.own = out_.Call("select_f64", Carrier::kF64, {is_finite, of.own, infinite});
   return of;
 }
 
 RegionMaker::Deciding RegionMaker::Chosen(Register first, const Deciding& a, const Deciding& b) {
   const auto choose = [&](Register of_a, Register of_b) {
-    return Call("select_f64", Carrier::kF64, {first, of_a, of_b});
+    return out_.Call("select_f64", Carrier::kF64, {first, of_a, of_b});
   };
   return {choose(a.ulps, b.ulps), choose(a.own, b.own), choose(a.unit, b.unit),
-          Call("or_bool", Carrier::kBool, {a.has_nan, b.has_nan}),
-          Call("select_i32", Carrier::kI32, {first, a.test, b.test})};
+          out_.Call("or_bool", Carrier::kBool, {a.has_nan, b.has_nan}),
+          out_.Call("select_i32", Carrier::kI32, {first, a.test, b.test})};
 }
 
 RegionMaker::Deciding RegionMaker::Least(const Deciding& a, const Deciding& b) {
@@ -108,13 +98,13 @@ RegionMaker::Deciding RegionMaker::Least(const Deciding& a, const Deciding& b) {
 
 Register RegionMaker::Decides(const char* which, Register margin, const Deciding& of,
                               Register other, const Deciding& of_other) {
-  return Call(which, Carrier::kBool,
-              {margin, of.unit, of.test, other, of_other.unit, of_other.test});
+  return out_.Call(which, Carrier::kBool,
+                   {margin, of.unit, of.test, other, of_other.unit, of_other.test});
 }
 
 Register RegionMaker::SignedUlps(Register truth, const Deciding& of) {
-  const Register negated = Call("neg_f64", Carrier::kF64, {of.ulps});
-  return Call("select_f64", Carrier::kF64, {truth, of.ulps, negated});
+  const Register negated = out_.Call("neg_f64", Carrier::kF64, {of.ulps});
+  return out_.Call("select_f64", Carrier::kF64, {truth, of.ulps, negated});
 }
 
 RegionMaker::Deciding RegionMaker::OfAnd(Register a, const Deciding& of_a, Register b,
@@ -136,46 +126,44 @@ RegionMaker::Deciding RegionMaker::OfSelect(Register c, const Deciding& of_c, Re
                                             const Deciding& of_a, Register b,
                                             const Deciding& of_b) {
   const auto both = [&](Register p, Register q) {
-    return Call("and_bool", Carrier::kBool, {p, q});
+    return out_.Call("and_bool", Carrier::kBool, {p, q});
   };
-  const Register not_c = Call("not_bool", Carrier::kBool, {c});
+  const Register not_c = out_.Call("not_bool", Carrier::kBool, {c});
   const Deciding first = OfAnd(c, of_c, a, of_a);
   const Deciding second = OfAnd(not_c, of_c, b, of_b);
   const Register is_first = both(c, a);
   const Register is_second = both(not_c, b);
   const Deciding either = OfOr(is_first, first, is_second, second);
-  const Register is_either = Call("or_bool", Carrier::kBool, {is_first, is_second});
+  const Register is_either = out_.Call("or_bool", Carrier::kBool, {is_first, is_second});
   return OfOr(is_either, either, both(a, b), OfAnd(a, of_a, b, of_b));
 }
 
 // ---- of values ----
 
 Radius RegionMaker::RadiusOfOne(const Deciding& of) const {
-  const auto view = [](Carrier carrier, Register all) {
-    return View{carrier, {}, all, kNoBuffer, {}, {}};
-  };
+  const auto view = [](Carrier carrier, Register all) { return View::Splat(carrier, {}, all); };
   return {view(Carrier::kF64, of.ulps), view(Carrier::kF64, of.own), view(Carrier::kF64, of.unit),
           view(Carrier::kBool, of.has_nan), view(Carrier::kI32, of.test)};
 }
 
 Radius RegionMaker::LocalRadius(const Shape& shape) {
-  return {Local(Carrier::kF64, shape, "radius"), Local(Carrier::kF64, shape, "margin"),
-          Local(Carrier::kF64, shape, "unit"), Local(Carrier::kBool, shape, "has_nan"),
-          Local(Carrier::kI32, shape, "test")};
+  return {out_.Local(Carrier::kF64, shape, "radius"), out_.Local(Carrier::kF64, shape, "margin"),
+          out_.Local(Carrier::kF64, shape, "unit"), out_.Local(Carrier::kBool, shape, "has_nan"),
+          out_.Local(Carrier::kI32, shape, "test")};
 }
 
 RegionMaker::Deciding RegionMaker::OneOf(const Radius& radius) {
   if (!radius.set()) return NoTest();
-  return {One(radius.ulps), One(radius.own), One(radius.unit), One(radius.has_nan),
-          One(radius.test)};
+  return {out_.One(radius.ulps), out_.One(radius.own), out_.One(radius.unit),
+          out_.One(radius.has_nan), out_.One(radius.test)};
 }
 
 void RegionMaker::StoreDeciding(const Radius& to, const Deciding& of) {
-  StoreOne(to.ulps, of.ulps);
-  StoreOne(to.own, of.own);
-  StoreOne(to.unit, of.unit);
-  StoreOne(to.has_nan, of.has_nan);
-  StoreOne(to.test, of.test);
+  out_.StoreOne(to.ulps, of.ulps);
+  out_.StoreOne(to.own, of.own);
+  out_.StoreOne(to.unit, of.unit);
+  out_.StoreOne(to.has_nan, of.has_nan);
+  out_.StoreOne(to.test, of.test);
 }
 
 RegionMaker::Deciding RegionMaker::LeastOf(ValueId id) {
@@ -190,11 +178,11 @@ RegionMaker::Deciding RegionMaker::LeastOf(const Radius& radius, const Shape& sh
   const Radius least = LocalRadius({});
   StoreDeciding(least, NoTest());
   // Locals of their own, or elements of them: contiguous.
-  Each(count, false, [&](Register counter) {
+  out_.Each(count, false, [&](Register counter) {
     const auto at = [&](const View& view) {
       Index index = view.start;
       index.terms.emplace_back(counter, 1);
-      return Load(view, index);
+      return out_.Load(view, index);
     };
     const Deciding one = {at(radius.ulps), at(radius.own), at(radius.unit), at(radius.has_nan),
                           at(radius.test)};
@@ -206,26 +194,27 @@ RegionMaker::Deciding RegionMaker::LeastOf(const Radius& radius, const Shape& sh
 // The radius of `any` or `all` over all elements.
 RegionMaker::Deciding RegionMaker::OfAnyOrAll(OpCode code, ValueId truths) {
   const bool is_any = code == kAny;
-  const View view = ContiguousOf(ViewOf(truths));
+  const View view = out_.ContiguousOf(ViewOf(truths));
   const Radius& radius = radii_[Index_(truths)];
   const Radius deciding = LocalRadius({});
-  const View held = Local(Carrier::kBool, {}, is_any ? "any" : "all");
+  const View held = out_.Local(Carrier::kBool, {}, is_any ? "any" : "all");
   StoreDeciding(deciding, NoTest());
-  StoreOne(held, Constant(Carrier::kBool, is_any ? 0 : 1));
-  Each(ElementCount(view.shape), false, [&](Register counter) {
+  out_.StoreOne(held, out_.Constant(Carrier::kBool, is_any ? 0 : 1));
+  out_.Each(ElementCount(view.shape), false, [&](Register counter) {
     const auto at = [&](const View& of) {
       Index index = of.start;
       index.terms.emplace_back(counter, 1);
-      return Load(of, index);
+      return out_.Load(of, index);
     };
     const Register truth = at(view);
     const Deciding one = radius.set() ? Deciding{at(radius.ulps), at(radius.own), at(radius.unit),
                                                  at(radius.has_nan), at(radius.test)}
                                       : NoTest();
-    const Register before = One(held);
+    const Register before = out_.One(held);
     StoreDeciding(deciding, is_any ? OfOr(before, OneOf(deciding), truth, one)
                                    : OfAnd(before, OneOf(deciding), truth, one));
-    StoreOne(held, Call(is_any ? "or_bool" : "and_bool", Carrier::kBool, {before, truth}));
+    out_.StoreOne(held,
+                  out_.Call(is_any ? "or_bool" : "and_bool", Carrier::kBool, {before, truth}));
   });
   return OneOf(deciding);
 }
@@ -247,9 +236,9 @@ void RegionMaker::SetRadius(const Op& op) {
   const bool reads_reals = std::any_of(op.operands.begin(), op.operands.end(),
                                        [&](ValueId id) { return program_.IsReal(id); });
   if (reads_reals) {
-    const Register none = Constant(Carrier::kF64, 0);
-    radius = RadiusOfOne({none, none, Number(0x1p52), Constant(Carrier::kBool, 0),
-                          Constant(Carrier::kI32, int64_t{tests_.Of(op.results[0])})});
+    const Register none = out_.Constant(Carrier::kF64, 0);
+    radius = RadiusOfOne({none, none, out_.Number(0x1p52), out_.Constant(Carrier::kBool, 0),
+                          out_.Constant(Carrier::kI32, int64_t{tests_.Of(op.results[0])})});
     return;
   }
   if ((op.code == kAny || op.code == kAll) &&
@@ -296,7 +285,7 @@ void RegionMaker::ElementRadii(const Op& op) {
     }
   }
   Deciding made;
-  EachElement(shape, views, [&](const Read& read, const Place& place) {
+  out_.EachElement(shape, views, [&](const Read& read, const Places& place) {
     const auto radius = [&](size_t k) {
       if (at[k] == 0) return NoTest();
       return Deciding{read(at[k]), read(at[k] + 1), read(at[k] + 2), read(at[k] + 3),
@@ -304,11 +293,11 @@ void RegionMaker::ElementRadii(const Op& op) {
     };
     made = ElementRadius(op, read, radius, [&] { return Extra(of_lhs, of_rhs, read); });
     if (is_one) return;
-    Store(to.ulps, place(own), made.ulps);
-    Store(to.own, place(own + 1), made.own);
-    Store(to.unit, place(own + 2), made.unit);
-    Store(to.has_nan, place(own + 3), made.has_nan);
-    Store(to.test, place(own + 4), made.test);
+    out_.Store(to.ulps, place(own), made.ulps);
+    out_.Store(to.own, place(own + 1), made.own);
+    out_.Store(to.unit, place(own + 2), made.unit);
+    out_.Store(to.has_nan, place(own + 3), made.has_nan);
+    out_.Store(to.test, place(own + 4), made.test);
   });
   radii_[Index_(op.results[0])] = is_one ? RadiusOfOne(made) : to;
 }
@@ -326,7 +315,7 @@ RegionMaker::Deciding RegionMaker::ElementRadius(const Op& op, const Read& read,
   };
   if (op.code == kEvent && op.operands.size() > 2) {
     const Deciding of_compared = compared();
-    const Register held = Call(ComparisonFunction(op), Carrier::kBool, {read(0), read(1)});
+    const Register held = out_.Call(ComparisonFunction(op), Carrier::kBool, {read(0), read(1)});
     return OfAnd(read(2), radius(2), held, of_compared);
   }
   if (IsTest(op) || ComparesTwo(op)) return compared();
@@ -351,7 +340,7 @@ RegionMaker::Deciding RegionMaker::ElementRadius(const Op& op, const Read& read,
 // That of the branch taken.
 RegionMaker::Deciding RegionMaker::Taken(Register first, const Deciding& a, const Deciding& b) {
   Deciding taken = Chosen(first, a, b);
-  taken.has_nan = Call("select_bool", Carrier::kBool, {first, a.has_nan, b.has_nan});
+  taken.has_nan = out_.Call("select_bool", Carrier::kBool, {first, a.has_nan, b.has_nan});
   return taken;
 }
 
@@ -496,7 +485,7 @@ RegionMaker::Deciding RegionMaker::TestRadius(const Op& op, const View& iteratio
     std::vector<View> views = {ViewOf(test.yields[0]), ViewOf(test.yields[k])};
     const Summands of_lhs = SummandsOf(test.yields[0], views);
     const Summands of_rhs = SummandsOf(test.yields[k], views);
-    const Read read = [&](size_t v) { return One(views[v]); };
+    const Read read = [&](size_t v) { return out_.One(views[v]); };
     const Register a = read(0);
     const Register b = read(1);
     return OfPair(a, b, Extra(of_lhs, of_rhs, read), *program_[test.yields[0]].format,
@@ -505,23 +494,23 @@ RegionMaker::Deciding RegionMaker::TestRadius(const Op& op, const View& iteratio
   const Deciding tested = against(1);
   if (!op.attributes.has_entry) return tested;
   const Register is_first =
-      Call("eq_i32", Carrier::kBool, {One(iterations), Constant(Carrier::kI32, 0)});
+      out_.Call("eq_i32", Carrier::kBool, {out_.One(iterations), out_.Constant(Carrier::kI32, 0)});
   const Deciding entered = Least(against(2), tested);
   return Taken(is_first, entered, tested);
 }
 
 // Records the evaluation of a predicate; `why` becomes why the loop would stop here.
 void RegionMaker::Predicate(const Op& op, const Deciding& of, Register held, const View& why) {
-  const Register zero = Constant(Carrier::kF64, 0);
-  Emit({.code = Code::kTest,
-        .operands = {of.own, zero, held, of.test},
-        .site = SiteNumber(op.attributes.site),
-        .extra = of.unit,
-        .format = Format::kF64});
-  const Register none = Call("eq_f64", Carrier::kBool, {of.unit, zero});
-  const Register by_counter = Call("and_bool", Carrier::kBool, {none, held});
-  const Register counter = Constant(Carrier::kI32, static_cast<int64_t>(StopReason::kCounter));
-  StoreOne(why, Call("select_i32", Carrier::kI32, {by_counter, counter, One(why)}));
+  const Register zero = out_.Constant(Carrier::kF64, 0);
+  out_.Emit({.code = Code::kTest,
+             .operands = {of.own, zero, held, of.test},
+             .site = SiteNumber(op.attributes.site),
+             .extra = of.unit,
+             .format = Format::kF64});
+  const Register none = out_.Call("eq_f64", Carrier::kBool, {of.unit, zero});
+  const Register by_counter = out_.Call("and_bool", Carrier::kBool, {none, held});
+  const Register counter = out_.Constant(Carrier::kI32, static_cast<int64_t>(StopReason::kCounter));
+  out_.StoreOne(why, out_.Call("select_i32", Carrier::kI32, {by_counter, counter, out_.One(why)}));
 }
 
 }  // namespace simgrad::sim::plan

@@ -14,28 +14,13 @@ const Op* RegionMaker::ProducerOf(ValueId id) const {
   return producer.region == regions_.back() ? producer.op : nullptr;
 }
 
-View RegionMaker::Rearranged(View view, const std::vector<Lowering::Along>& axes,
-                             Shape shape) const {
-  const std::vector<int64_t> strides = std::move(view.strides);
-  const Shape own = std::exchange(view.shape, std::move(shape));
-  view.strides.clear();
-  if (view.all != kNoRegister) return view;
-  view.strides.assign(view.shape.size(), 0);
-  for (size_t k = 0; k < axes.size(); ++k) {
-    view.start.base += axes[k].start * strides[k];
-    if (axes[k].axis < 0 || own[k] == 1) continue;
-    view.strides[static_cast<size_t>(axes[k].axis)] = axes[k].step * strides[k];
-  }
-  return view;
-}
-
 // Elements as the moves put them, the outermost first.
 View RegionMaker::Moved(View view, const std::vector<const Op*>& moves) {
   for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
     const Attributes& a = (*move)->attributes;
     const Shape& shape = program_[(*move)->results[0]].type.shape;
     if ((*move)->code == kReshape) {
-      view = ContiguousOf(view);
+      view = out_.ContiguousOf(view);
       view.shape = shape;
       if (view.all == kNoRegister) view.strides = StridesOf(shape);
       continue;
@@ -102,12 +87,12 @@ Register RegionMaker::ScaleAt(const Summands& summands, const Read& read) {
       case ScaleRule::kChoice: {
         Register a = scales[node.first];
         Register b = scales[node.second];
-        if (CarrierOfRegister(a) != CarrierOfRegister(b)) {
-          a = Wide(a);
-          b = Wide(b);
+        if (out_.TypeOf(a) != out_.TypeOf(b)) {
+          a = out_.Wide(a);
+          b = out_.Wide(b);
         }
-        behind = Call(Cat("select_", CarrierName(CarrierOfRegister(a))), CarrierOfRegister(a),
-                      {operand(0), a, b});
+        behind = out_.Call(Cat("select_", CarrierName(out_.TypeOf(a))), out_.TypeOf(a),
+                           {operand(0), a, b});
         break;
       }
       case ScaleRule::kSame:

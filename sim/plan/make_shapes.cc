@@ -56,13 +56,13 @@ void RegionMaker::Reduction(const Op& op) {
       for (size_t k = 1; k < reduced.size(); ++k) {
         is_line = is_line && reduced_strides[k - 1] == reduced_strides[k] * reduced[k];
       }
-      if (!is_line) line = ContiguousOf(line);
+      if (!is_line) line = out_.ContiguousOf(line);
       line = LineOf(line, line.start, count, reduced.empty() ? 0 : line.strides.back());
     }
     if (op.code == OpCode::kSum) return Sum(op, line, program_[op.operands[0]].format);
-    if (op.code == OpCode::kProd) return Fold(line, FunctionOf("mul_", result), 1);
-    if (op.code == OpCode::kAny) return Fold(line, "or_bool", 0);
-    if (op.code == OpCode::kAll) return Fold(line, "and_bool", 1);
+    if (op.code == OpCode::kProd) return out_.Fold(line, FunctionOf("mul_", result), 1);
+    if (op.code == OpCode::kAny) return out_.Fold(line, "or_bool", 0);
+    if (op.code == OpCode::kAll) return out_.Fold(line, "and_bool", 1);
     if (op.code == OpCode::kReduceMax || op.code == OpCode::kReduceMin ||
         op.code == OpCode::kArgmax || op.code == OpCode::kArgmin) {
       return Extreme(op, line);
@@ -71,28 +71,15 @@ void RegionMaker::Reduction(const Op& op) {
   };
   if (ElementCount(result.type.shape) == 1) {
     const Register one = reduce(from.start);
-    return Bind(op.results[0], {CarrierOf(result), result.type.shape, one, kNoBuffer, {}, {}});
+    return Bind(op.results[0], View::Splat(CarrierOf(result), result.type.shape, one));
   }
-  const View to = Local(CarrierOf(result), result.type.shape, result.name);
+  const View to = out_.Local(CarrierOf(result), result.type.shape, result.name);
   const View kept_view = {from.carrier, kept, from.all, from.buffer, from.start, kept_strides};
-  EachElement(kept, {kept_view, to}, [&](const Read&, const Place& place) {
+  out_.EachElement(kept, {kept_view, to}, [&](const Read&, const Places& place) {
     const Register one = reduce(from.all == kNoRegister ? place(0) : Index{});
-    Store(to, place(1), one);
+    out_.Store(to, place(1), one);
   });
   Bind(op.results[0], to);
-}
-
-// acc = f(acc, x), ascending from `first`.
-Register RegionMaker::Fold(const View& line, const std::string& function, int64_t first) {
-  const View total = Local(line.carrier, {}, "total");
-  StoreOne(total, Constant(line.carrier, first));
-  Each(line.shape[0], false, [&](Register counter) {
-    Index index = line.start;
-    if (line.all == kNoRegister) index.terms.emplace_back(counter, line.strides[0]);
-    const Register x = Load(line, index);
-    StoreOne(total, Call(function, line.carrier, {One(total), x}));
-  });
-  return One(total);
 }
 
 // acc = f(acc, x), from `first` on; not side by side.
@@ -104,32 +91,33 @@ Register RegionMaker::Extreme(const Op& op, const View& line) {
     if (line.all != kNoRegister) return line.all;
     Index index = line.start;
     if (counter != kNoRegister) index.terms.emplace_back(counter, line.strides[0]);
-    return Load(line, index);
+    return out_.Load(line, index);
   };
-  const View extreme = Local(line.carrier, {}, largest ? "largest" : "smallest");
-  StoreOne(extreme, at(kNoRegister));
+  const View extreme = out_.Local(line.carrier, {}, largest ? "largest" : "smallest");
+  out_.StoreOne(extreme, at(kNoRegister));
   const std::string best = Cat(largest ? "max_" : "min_", suffix);
   if (!is_index) {
-    Each(line.shape[0], false, [&](Register counter) {
+    out_.Each(line.shape[0], false, [&](Register counter) {
       const Register x = at(counter);
-      StoreOne(extreme, Call(best, line.carrier, {One(extreme), x}));
+      out_.StoreOne(extreme, out_.Call(best, line.carrier, {out_.One(extreme), x}));
     });
     const bool is_real = line.carrier == Carrier::kF32 || line.carrier == Carrier::kF64;
-    if (!is_real) return One(extreme);
-    return Call(Cat("canonical_", suffix), line.carrier, {One(extreme)});
+    if (!is_real) return out_.One(extreme);
+    return out_.Call(Cat("canonical_", suffix), line.carrier, {out_.One(extreme)});
   }
-  const View place = Local(Carrier::kI32, {}, "place");
-  StoreOne(place, Constant(Carrier::kI32, 0));
+  const View place = out_.Local(Carrier::kI32, {}, "place");
+  out_.StoreOne(place, out_.Constant(Carrier::kI32, 0));
   const std::string leads = Cat(largest ? "leads_max_" : "leads_min_", suffix);
-  Each(line.shape[0], false, [&](Register counter) {
+  out_.Each(line.shape[0], false, [&](Register counter) {
     const Register x = at(counter);
-    const Register before = One(extreme);
-    const Register is_better = Call(leads, Carrier::kBool, {before, x});
-    StoreOne(extreme, Call(Cat("select_", suffix), line.carrier, {is_better, x, before}));
-    const Register here = Call("convert_i64_i32", Carrier::kI32, {counter});
-    StoreOne(place, Call("select_i32", Carrier::kI32, {is_better, here, One(place)}));
+    const Register before = out_.One(extreme);
+    const Register is_better = out_.Call(leads, Carrier::kBool, {before, x});
+    out_.StoreOne(extreme, out_.Call(Cat("select_", suffix), line.carrier, {is_better, x, before}));
+    const Register here = out_.Call("convert_i64_i32", Carrier::kI32, {counter});
+    out_.StoreOne(place,
+                  out_.Call("select_i32", Carrier::kI32, {is_better, here, out_.One(place)}));
   });
-  return One(place);
+  return out_.One(place);
 }
 
 namespace {
@@ -153,63 +141,59 @@ Register RegionMaker::Exact(const Op& op, const View& line) {
   const Value& result = program_[op.results[0]];
   const int64_t count = line.shape[0];
   if (count == 1) {
-    return Call(
+    return out_.Call(
         Cat("round_", CarrierName(line.carrier), "_", precision::FormatName(*result.format)),
-        CarrierOf(result), {One(line)});
+        CarrierOf(result), {out_.One(line)});
   }
   // Side by side in memory of the instance.
   View numbers = line;
-  if (line.all != kNoRegister ||
-      function_.buffers[static_cast<size_t>(line.buffer)].kind != BufferKind::kLocal) {
-    numbers = Local(line.carrier, line.shape, "");
-    Copy(numbers, line);
+  if (!out_.IsLocal(line)) {
+    numbers = out_.Local(line.carrier, line.shape, "");
+    out_.Copy(numbers, line);
   }
-  const Register sum = function_.AddRegister(CarrierOf(result));
-  Emit({.code = Code::kExactSum,
-        .result = sum,
-        .buffer = numbers.buffer,
-        .index = numbers.start,
-        .stride = numbers.strides[0],
-        .number = count,
-        .format = *result.format});
-  return sum;
+  return out_.Computed(CarrierOf(result), {.code = Code::kExactSum,
+                                           .buffer = numbers.buffer,
+                                           .index = numbers.start,
+                                           .stride = numbers.strides[0],
+                                           .number = count,
+                                           .format = *result.format});
 }
 
 Register RegionMaker::Sum(const Op& op, const View& line, std::optional<Format> of) {
   const Value& result = program_[op.results[0]];
   const Attributes& a = op.attributes;
   const int64_t count = line.shape[0];
-  if (count == 0) return Constant(CarrierOf(result), 0);
-  if (!of) return Fold(line, FunctionOf("add_", result), 0);
+  if (count == 0) return out_.Constant(CarrierOf(result), 0);
+  if (!of) return out_.Fold(line, FunctionOf("add_", result), 0);
   if (a.order == Order::kExact) return Exact(op, line);
   const Adder adder = AdderOf(*of, a.accumulator);
   const Carrier t = adder.carrier;
   const auto to_adder = [&](Register x, Carrier from) {
-    return from == t ? x : Call("widen_f32", t, {x});
+    return from == t ? x : out_.Call("widen_f32", t, {x});
   };
   // A total in the format of the result is the result.
   const bool is_rounded = a.accumulator == *result.format && t == CarrierOf(result);
   const auto rounded = [&](Register total) {
     if (is_rounded) return total;
-    return Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
-                CarrierOf(result), {total});
+    return out_.Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
+                     CarrierOf(result), {total});
   };
   const bool moves = a.order.kind == Order::kShuffled && line.all == kNoRegister;
-  const BufferId permutation = moves ? PermutationTable(PermutationKeyOf(op, count)) : kNoBuffer;
+  const View permutation = moves ? PermutationTable(PermutationKeyOf(op, count)) : View{};
   const auto in_order = [&](const std::function<void(Register)>& push) {
-    Each(count, false, [&](Register counter) {
+    out_.Each(count, false, [&](Register counter) {
       Index index = line.start;
       Register x = line.all;
       if (x == kNoRegister) {
         const int64_t stride = line.strides[0];
-        if (permutation != kNoBuffer) {
+        if (moves) {
           Move(index, permutation, counter, stride);
         } else {
           const bool descends = a.order == Order::kReversed;
           if (descends) index.base += (count - 1) * stride;
           index.terms.emplace_back(counter, descends ? -stride : stride);
         }
-        x = Load(line, index);
+        x = out_.Load(line, index);
       }
       push(to_adder(x, line.carrier));
     });
@@ -217,69 +201,69 @@ Register RegionMaker::Sum(const Op& op, const View& line, std::optional<Format> 
   if (a.order == Order::kPairwise) {
     View leaves = line;
     if (line.carrier != t) {
-      leaves = Local(t, line.shape, "");
-      EachElement(line.shape, {line, leaves}, [&](const Read& read, const Place& place) {
+      leaves = out_.Local(t, line.shape, "");
+      out_.EachElement(line.shape, {line, leaves}, [&](const Read& read, const Places& place) {
         const Register x = to_adder(read(0), line.carrier);
-        Store(leaves, place(1), x);
+        out_.Store(leaves, place(1), x);
       });
     }
     return rounded(Pairwise(adder.add, leaves));
   }
-  const View total = Local(t, {}, "total");
-  StoreOne(total, Constant(t, 0));
+  const View total = out_.Local(t, {}, "total");
+  out_.StoreOne(total, out_.Constant(t, 0));
   if (a.order != Order::kCompensated) {
-    in_order([&](Register x) { StoreOne(total, Call(adder.add, t, {One(total), x})); });
-    return rounded(One(total));
+    in_order([&](Register x) {
+      out_.StoreOne(total, out_.Call(adder.add, t, {out_.One(total), x}));
+    });
+    return rounded(out_.One(total));
   }
   // Neumaier's sum: the error of each addition is gathered beside the running sum.
-  const View correction = Local(t, {}, "correction");
+  const View correction = out_.Local(t, {}, "correction");
   const std::string suffix(CarrierName(t));
-  StoreOne(correction, Constant(t, 0));
+  out_.StoreOne(correction, out_.Constant(t, 0));
   in_order([&](Register x) {
-    const Register sum = One(total);
-    const Register next = Call(adder.add, t, {sum, x});
-    const Register leads = Call(Cat("not_smaller_", suffix), Carrier::kBool, {sum, x});
-    const Register larger = Call(Cat("select_", suffix), t, {leads, sum, x});
-    const Register smaller = Call(Cat("select_", suffix), t, {leads, x, sum});
-    const Register minus = Call(Cat("neg_", suffix), t, {next});
-    const Register rest = Call(adder.add, t, {larger, minus});
-    const Register error = Call(adder.add, t, {rest, smaller});
-    StoreOne(correction, Call(adder.add, t, {One(correction), error}));
-    StoreOne(total, next);
+    const Register sum = out_.One(total);
+    const Register next = out_.Call(adder.add, t, {sum, x});
+    const Register leads = out_.Call(Cat("not_smaller_", suffix), Carrier::kBool, {sum, x});
+    const Register larger = out_.Call(Cat("select_", suffix), t, {leads, sum, x});
+    const Register smaller = out_.Call(Cat("select_", suffix), t, {leads, x, sum});
+    const Register minus = out_.Call(Cat("neg_", suffix), t, {next});
+    const Register rest = out_.Call(adder.add, t, {larger, minus});
+    const Register error = out_.Call(adder.add, t, {rest, smaller});
+    out_.StoreOne(correction, out_.Call(adder.add, t, {out_.One(correction), error}));
+    out_.StoreOne(total, next);
   });
-  const Register sum = One(total);
-  const Register corrected = Call(adder.add, t, {sum, One(correction)});
-  const Register is_finite = Call(Cat("is_finite_", suffix), Carrier::kBool, {sum});
-  return rounded(Call(Cat("select_", suffix), t, {is_finite, corrected, sum}));
+  const Register sum = out_.One(total);
+  const Register corrected = out_.Call(adder.add, t, {sum, out_.One(correction)});
+  const Register is_finite = out_.Call(Cat("is_finite_", suffix), Carrier::kBool, {sum});
+  return rounded(out_.Call(Cat("select_", suffix), t, {is_finite, corrected, sum}));
 }
 
-BufferId RegionMaker::PermutationTable(const PermutationKey& key) {
-  auto known = std::find_if(plan_.permutations.begin(), plan_.permutations.end(),
+View RegionMaker::PermutationTable(const PermutationKey& key) {
+  Plan& plan = out_.plan();
+  auto known = std::find_if(plan.permutations.begin(), plan.permutations.end(),
                             [&](const auto& one) { return one.first == key; });
-  if (known == plan_.permutations.end()) {
-    known = plan_.permutations.insert(known, {key, static_cast<int64_t>(plan_.integers.size())});
+  if (known == plan.permutations.end()) {
+    known = plan.permutations.insert(known, {key, static_cast<int64_t>(plan.integers.size())});
     const std::vector<int64_t> permutation = PermutationOf(key);
-    plan_.integers.insert(plan_.integers.end(), permutation.begin(), permutation.end());
+    plan.integers.insert(plan.integers.end(), permutation.begin(), permutation.end());
   }
-  return function_.AddBuffer({.kind = BufferKind::kTable,
-                              .carrier = Carrier::kI64,
-                              .count = key.length,
-                              .number = static_cast<int32_t>(known->second),
-                              .name = "permutation"});
+  return out_.Whole({.kind = BufferKind::kTable,
+                     .carrier = Carrier::kI64,
+                     .number = static_cast<int32_t>(known->second),
+                     .name = "permutation"},
+                    {key.length});
 }
 
 // `index` by permutation[counter] places of `stride`.
-void RegionMaker::Move(Index& index, BufferId permutation, Register counter, int64_t stride) {
+void RegionMaker::Move(Index& index, const View& permutation, Register counter, int64_t stride) {
   if (stride == 0) return;
-  const View table = {Carrier::kI64, {1}, kNoRegister, permutation, {}, {1}};
-  Index at;
-  at.terms.emplace_back(counter, 1);
-  Register place = Load(table, at);
+  Register place = out_.One(ElementOf(permutation, counter));
   if (stride != 1) {
-    place = Call("mul_i64", Carrier::kI64, {place, Constant(Carrier::kI64, stride)});
+    place = out_.Call("mul_i64", Carrier::kI64, {place, out_.Constant(Carrier::kI64, stride)});
   }
   if (index.moved != kNoRegister) {
-    place = Call("add_i64", Carrier::kI64, {index.moved, place});
+    place = out_.Call("add_i64", Carrier::kI64, {index.moved, place});
   }
   index.moved = place;
 }
@@ -294,7 +278,7 @@ Register RegionMaker::Pairwise(const std::string& add, View line) {
   };
   while (count > kUnrolledSum) {
     const int64_t half = (count + 1) / 2;
-    const View level = Local(line.carrier, {half}, "");
+    const View level = out_.Local(line.carrier, {half}, "");
     const int64_t pairs = count / 2;
     View left = LineOf(line, line.start, pairs, 0);
     View right = left;
@@ -305,26 +289,26 @@ Register RegionMaker::Pairwise(const std::string& add, View line) {
     }
     View to = level;
     to.shape = {pairs};
-    EachElement({pairs}, {left, right, to}, [&](const Read& read, const Place& place) {
+    out_.EachElement({pairs}, {left, right, to}, [&](const Read& read, const Places& place) {
       const Register a = read(0);
-      const Register sum = Call(add, line.carrier, {a, read(1)});
-      Store(level, place(2), sum);
+      const Register sum = out_.Call(add, line.carrier, {a, read(1)});
+      out_.Store(level, place(2), sum);
     });
     if (count % 2 != 0) {
-      Store(level, at(level, half - 1),
-            line.all != kNoRegister ? line.all : Load(line, at(line, count - 1)));
+      out_.Store(level, at(level, half - 1),
+                 line.all != kNoRegister ? line.all : out_.Load(line, at(line, count - 1)));
     }
     line = level;
     count = half;
   }
   std::vector<Register> nodes;
   for (int64_t k = 0; k < count; ++k) {
-    nodes.push_back(line.all != kNoRegister ? line.all : Load(line, at(line, k)));
+    nodes.push_back(line.all != kNoRegister ? line.all : out_.Load(line, at(line, k)));
   }
   while (nodes.size() > 1) {
     std::vector<Register> next;
     for (size_t k = 0; k + 1 < nodes.size(); k += 2) {
-      next.push_back(Call(add, line.carrier, {nodes[k], nodes[k + 1]}));
+      next.push_back(out_.Call(add, line.carrier, {nodes[k], nodes[k + 1]}));
     }
     if (nodes.size() % 2 != 0) next.push_back(nodes.back());
     nodes = std::move(next);
@@ -335,7 +319,7 @@ Register RegionMaker::Pairwise(const std::string& add, View line) {
 void RegionMaker::Cumsum(const Op& op) {
   const View from = ViewOf(op.operands[0]);
   const Value& result = program_[op.results[0]];
-  const View to = Local(CarrierOf(result), result.type.shape, result.name);
+  const View to = out_.Local(CarrierOf(result), result.type.shape, result.name);
   Bind(op.results[0], to);
   const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
   const int64_t count = from.shape[axis];
@@ -353,25 +337,25 @@ void RegionMaker::Cumsum(const Op& op) {
     return line;
   };
   const View lines = line_of(from);
-  EachElement(lines.shape, {lines, line_of(to)}, [&](const Read&, const Place& place) {
-    const View total = Local(t, {}, "total");
-    StoreOne(total, Constant(t, 0));
-    Each(count, false, [&](Register counter) {
+  out_.EachElement(lines.shape, {lines, line_of(to)}, [&](const Read&, const Places& place) {
+    const View total = out_.Local(t, {}, "total");
+    out_.StoreOne(total, out_.Constant(t, 0));
+    out_.Each(count, false, [&](Register counter) {
       const auto along = [&](Index index, int64_t stride) {
         if (op.attributes.reverse) index.base += (count - 1) * stride;
         index.terms.emplace_back(counter, op.attributes.reverse ? -stride : stride);
         return index;
       };
       Register x = from.all;
-      if (x == kNoRegister) x = Load(from, along(place(0), from.strides[axis]));
-      if (from.carrier != t) x = Call("widen_f32", t, {x});
-      const Register sum = Call(adder.add, t, {One(total), x});
-      StoreOne(total, sum);
+      if (x == kNoRegister) x = out_.Load(from, along(place(0), from.strides[axis]));
+      if (from.carrier != t) x = out_.Call("widen_f32", t, {x});
+      const Register sum = out_.Call(adder.add, t, {out_.One(total), x});
+      out_.StoreOne(total, sum);
       const auto rounded = [&] {
-        return Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
-                    CarrierOf(result), {sum});
+        return out_.Call(Cat("round_", CarrierName(t), "_", precision::FormatName(*result.format)),
+                         CarrierOf(result), {sum});
       };
-      Store(to, along(place(1), to.strides[axis]), is_real ? rounded() : sum);
+      out_.Store(to, along(place(1), to.strides[axis]), is_real ? rounded() : sum);
     });
   });
 }
@@ -379,7 +363,7 @@ void RegionMaker::Cumsum(const Op& op) {
 void RegionMaker::ExclusiveProd(const Op& op) {
   const View from = ViewOf(op.operands[0]);
   const Value& result = program_[op.results[0]];
-  const View to = Local(CarrierOf(result), result.type.shape, result.name);
+  const View to = out_.Local(CarrierOf(result), result.type.shape, result.name);
   Bind(op.results[0], to);
   std::vector<size_t> reduced;
   for (size_t axis = 0; axis < from.shape.size(); ++axis) {
@@ -396,22 +380,22 @@ void RegionMaker::ExclusiveProd(const Op& op) {
   };
   const View lines = line_of(from);
   const std::string mul = FunctionOf("mul_", result);
-  EachElement(lines.shape, {lines, line_of(to)}, [&](const Read&, const Place& place) {
-    const View product = Local(to.carrier, {}, "product");
-    StoreOne(product, Constant(to.carrier, 1));
+  out_.EachElement(lines.shape, {lines, line_of(to)}, [&](const Read&, const Places& place) {
+    const View product = out_.Local(to.carrier, {}, "product");
+    out_.StoreOne(product, out_.Constant(to.carrier, 1));
     // Over the reduced axes from the k-th on, in row-major order or against it.
     const std::function<void(size_t, Index, Index)> walk = [&](size_t k, Index source,
                                                                Index target) {
       if (k == reduced.size()) {
-        const Register before = One(product);
-        Store(to, target, before);
-        const Register x = from.all != kNoRegister ? from.all : Load(from, source);
-        StoreOne(product, Call(mul, to.carrier, {before, x}));
+        const Register before = out_.One(product);
+        out_.Store(to, target, before);
+        const Register x = from.all != kNoRegister ? from.all : out_.Load(from, source);
+        out_.StoreOne(product, out_.Call(mul, to.carrier, {before, x}));
         return;
       }
       const size_t axis = reduced[k];
       const int64_t count = from.shape[axis];
-      Each(count, false, [&](Register counter) {
+      out_.Each(count, false, [&](Register counter) {
         const auto along = [&](Index index, int64_t stride) {
           if (op.attributes.reverse) index.base += (count - 1) * stride;
           index.terms.emplace_back(counter, op.attributes.reverse ? -stride : stride);

@@ -11,9 +11,7 @@ void RegionMaker::PushFrame(const Region& region) {
   if (tape_ == nullptr) return;
   const FrameLayout* const layout = tape_->Of(region);
   if (layout == nullptr) return;
-  const Register place = function_.AddRegister(Carrier::kI64);
-  Emit({.code = Code::kPush, .result = place, .number = layout->bytes});
-  frames_[layout] = place;
+  frames_[layout] = out_.Computed(Carrier::kI64, {.code = Code::kPush, .number = layout->bytes});
 }
 
 void RegionMaker::SetFrame(const Region& region, Register place) {
@@ -28,13 +26,13 @@ Register RegionMaker::FrameOf(const Region& region) const {
 void RegionMaker::KeepAt(Register frame, int64_t offset, const View& view) {
   // Contiguous in the frame.
   View to = {view.carrier, view.shape, kNoRegister, 0, {}, StridesOf(view.shape)};
-  EachElement(view.shape, {view, to}, [&](const Read& read, const Place& place) {
+  out_.EachElement(view.shape, {view, to}, [&](const Read& read, const Places& place) {
     const Register value = read(0);
-    Emit({.code = Code::kKeep,
-          .operands = {value},
-          .index = place(1),
-          .number = offset,
-          .frame = frame});
+    out_.Emit({.code = Code::kKeep,
+               .operands = {value},
+               .index = place(1),
+               .number = offset,
+               .frame = frame});
   });
 }
 
@@ -55,33 +53,26 @@ void RegionMaker::KeepArgs(const Region& region) {
 // One number of a frame: the element behind the offset.
 Register RegionMaker::RecallOne(Register frame, int64_t offset, Register element, Carrier carrier,
                                 bool shared) {
-  const Register result = function_.AddRegister(carrier);
   Index index;
   if (element != kNoRegister) index.terms.emplace_back(element, 1);
-  Emit({.code = Code::kRecall,
-        .result = result,
-        .index = std::move(index),
-        .number = offset,
-        .frame = frame,
-        .shared = shared});
-  return result;
+  return out_.Computed(carrier, {.code = Code::kRecall,
+                                 .index = std::move(index),
+                                 .number = offset,
+                                 .frame = frame,
+                                 .shared = shared});
 }
 
 View RegionMaker::RecallFrom(Register frame, int64_t offset, const Value& value) {
   const Carrier carrier = CarrierOf(value);
   if (ElementCount(value.type.shape) == 1) {
     const Register one = RecallOne(frame, offset, kNoRegister, carrier, false);
-    return {carrier, value.type.shape, one, kNoBuffer, {}, {}};
+    return View::Splat(carrier, value.type.shape, one);
   }
-  const View to = Local(carrier, value.type.shape, value.name);
-  EachElement(value.type.shape, {to}, [&](const Read&, const Place& place) {
-    const Register result = function_.AddRegister(carrier);
-    Emit({.code = Code::kRecall,
-          .result = result,
-          .index = place(0),
-          .number = offset,
-          .frame = frame});
-    Store(to, place(0), result);
+  const View to = out_.Local(carrier, value.type.shape, value.name);
+  out_.EachElement(value.type.shape, {to}, [&](const Read&, const Places& place) {
+    const Register result = out_.Computed(
+        carrier, {.code = Code::kRecall, .index = place(0), .number = offset, .frame = frame});
+    out_.Store(to, place(0), result);
   });
   return to;
 }
@@ -97,9 +88,8 @@ RegionMaker::Chain RegionMaker::OpenChain(const Op& loop) {
   chain.frame = around;
   if (!keeps_) return chain;
   const auto shared = [&](const char* name) {
-    const View view = Local(Carrier::kI64, {}, name);
-    function_.buffers.back().shared = true;
-    StoreOne(view, Constant(Carrier::kI64, 0));
+    const View view = out_.SharedLocal(name);
+    out_.StoreOne(view, out_.Constant(Carrier::kI64, 0));
     return view;
   };
   chain.last = shared("last_frame");
@@ -112,14 +102,14 @@ void RegionMaker::NextFrame(const Chain& chain, const Op& loop) {
   if (chain.place == nullptr) return;
   PushFrame(loop.regions[0]);
   if (!keeps_) return;
-  StoreOne(chain.turns,
-           Call("add_i64", Carrier::kI64, {One(chain.turns), Constant(Carrier::kI64, 1)}));
+  out_.StoreOne(chain.turns, out_.Call("add_i64", Carrier::kI64,
+                                       {out_.One(chain.turns), out_.Constant(Carrier::kI64, 1)}));
   const FrameLayout* const layout = tape_->Of(loop.regions[0]);
   if (layout == nullptr) return;
   const Register place = frames_.at(layout);
-  const Register before = One(chain.last);
-  Emit({.code = Code::kKeep, .operands = {before}, .frame = place, .shared = true});
-  StoreOne(chain.last, place);
+  const Register before = out_.One(chain.last);
+  out_.Emit({.code = Code::kKeep, .operands = {before}, .frame = place, .shared = true});
+  out_.StoreOne(chain.last, place);
 }
 
 // Behind the loop; `iterations` and `tests` of a while.
@@ -130,15 +120,15 @@ void RegionMaker::CloseChain(const Chain& chain, Register element, Register iter
   const auto keep = [&](int64_t offset, Register value, bool shared) {
     Index index;
     if (element != kNoRegister) index.terms.emplace_back(element, 1);
-    Emit({.code = Code::kKeep,
-          .operands = {value},
-          .index = std::move(index),
-          .number = offset,
-          .frame = frame,
-          .shared = shared});
+    out_.Emit({.code = Code::kKeep,
+               .operands = {value},
+               .index = std::move(index),
+               .number = offset,
+               .frame = frame,
+               .shared = shared});
   };
-  keep(chain.place->last, One(chain.last), true);
-  keep(chain.place->turns, One(chain.turns), true);
+  keep(chain.place->last, out_.One(chain.last), true);
+  keep(chain.place->turns, out_.One(chain.turns), true);
   if (iterations == kNoRegister) return;
   keep(chain.place->iterations, iterations, false);
   keep(chain.place->tests, tests, false);

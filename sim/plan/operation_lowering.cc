@@ -19,12 +19,12 @@ Lowering::Memory OperationLowering::Add(View view) {
 
 void OperationLowering::Rearrange(const std::vector<Along>& axes) {
   maker_.Bind(op().results[0],
-              maker_.Rearranged(maker_.ViewOf(op().operands[0]), axes, ResultValue().type.shape));
+              Rearranged(maker_.ViewOf(op().operands[0]), axes, ResultValue().type.shape));
   is_bound_ = true;
 }
 
 void OperationLowering::Reshape() {
-  View view = maker_.ContiguousOf(maker_.ViewOf(op().operands[0]));
+  View view = maker_.out_.ContiguousOf(maker_.ViewOf(op().operands[0]));
   view.shape = ResultValue().type.shape;
   if (view.all == kNoRegister) view.strides = StridesOf(view.shape);
   maker_.Bind(op().results[0], std::move(view));
@@ -35,7 +35,7 @@ void OperationLowering::Finish() {
   if (is_bound_) return;
   View view = views_[static_cast<size_t>(result_)];
   if (ElementCount(view.shape) == 1 && view.all == kNoRegister) {
-    view = {view.carrier, view.shape, maker_.One(view), kNoBuffer, {}, {}};
+    view = View::Splat(view.carrier, view.shape, maker_.out_.One(view));
   }
   maker_.Bind(op().results[0], std::move(view));
 }
@@ -48,7 +48,7 @@ Lowering::Memory OperationLowering::Operand(size_t operand) {
 
 Lowering::Memory OperationLowering::Result() {
   const Value& value = ResultValue();
-  Memory result = Add(maker_.Local(CarrierOf(value), value.type.shape, value.name));
+  Memory result = Add(maker_.out_.Local(CarrierOf(value), value.type.shape, value.name));
   result_ = result.id;
   return result;
 }
@@ -56,19 +56,17 @@ Lowering::Memory OperationLowering::Result() {
 void OperationLowering::GiveMemory(const Memory& memory) { result_ = memory.id; }
 
 Lowering::Memory OperationLowering::Local(Carrier carrier, Shape shape, const std::string& name) {
-  return Add(maker_.Local(carrier, std::move(shape), name));
+  return Add(maker_.out_.Local(carrier, std::move(shape), name));
 }
 
 Lowering::Memory OperationLowering::Table(const std::vector<int64_t>& numbers) {
-  const int64_t count = static_cast<int64_t>(numbers.size());
-  std::vector<int64_t>& integers = maker_.plan_.integers;
-  const BufferId table =
-      maker_.function_.AddBuffer({.kind = BufferKind::kTable,
+  std::vector<int64_t>& integers = maker_.out_.plan().integers;
+  View table = maker_.out_.Whole({.kind = BufferKind::kTable,
                                   .carrier = Carrier::kI64,
-                                  .count = count,
-                                  .number = static_cast<int32_t>(integers.size())});
+                                  .number = static_cast<int32_t>(integers.size())},
+                                 {static_cast<int64_t>(numbers.size())});
   integers.insert(integers.end(), numbers.begin(), numbers.end());
-  return Add({Carrier::kI64, {count}, kNoRegister, table, {}, {1}});
+  return Add(std::move(table));
 }
 
 Lowering::Memory OperationLowering::Window(const Memory& memory, const Shape& shape,
@@ -83,18 +81,18 @@ Lowering::Memory OperationLowering::Window(const Memory& memory, const Shape& sh
 }
 
 Lowering::Memory OperationLowering::Split(const Memory& memory, const Shape& shape) {
-  View view = maker_.ContiguousOf(ViewOf(memory));
+  View view = maker_.out_.ContiguousOf(ViewOf(memory));
   view.shape = shape;
   if (view.all == kNoRegister) view.strides = StridesOf(shape);
   return Add(std::move(view));
 }
 
 void OperationLowering::Copy(const Memory& to, const Memory& from) {
-  maker_.Copy(ViewOf(to), ViewOf(from));
+  maker_.out_.Copy(ViewOf(to), ViewOf(from));
 }
 
 void OperationLowering::Fill(const Memory& to, Number number) {
-  maker_.Copy(ViewOf(to), {to.carrier, to.shape, number, kNoBuffer, {}, {}});
+  maker_.out_.Copy(ViewOf(to), View::Splat(to.carrier, to.shape, number));
 }
 
 Index OperationLowering::IndexOf(const View& view, const Places& at) {
@@ -119,27 +117,27 @@ Index OperationLowering::IndexOf(const View& view, const Places& at) {
 Lowering::Number OperationLowering::Load(const Memory& from, const Places& at) {
   const View& view = ViewOf(from);
   if (view.all != kNoRegister) return view.all;
-  return maker_.Load(view, IndexOf(view, at));
+  return maker_.out_.Load(view, IndexOf(view, at));
 }
 
 void OperationLowering::Store(const Memory& to, const Places& at, Number number) {
   const View& view = ViewOf(to);
-  maker_.Store(view, IndexOf(view, at), number);
+  maker_.out_.Store(view, IndexOf(view, at), number);
 }
 
 // ---- numbers and loops ----
 
 Lowering::Number OperationLowering::Call(const std::string& function, Carrier carrier,
                                          std::vector<Number> operands) {
-  return maker_.Call(function, carrier, std::move(operands));
+  return maker_.out_.Call(function, carrier, std::move(operands));
 }
 
 Lowering::Number OperationLowering::Integer(Carrier carrier, int64_t number) {
-  return maker_.Constant(carrier, number);
+  return maker_.out_.Constant(carrier, number);
 }
 
 Lowering::Number OperationLowering::Real(double number, const Value& like) {
-  return maker_.NumberLike(number, like);
+  return maker_.out_.NumberLike(number, like);
 }
 
 Lowering::Number OperationLowering::Iteration() {
@@ -152,11 +150,11 @@ Lowering::Number OperationLowering::MappedElement() {
 
 void OperationLowering::Each(int64_t extent, bool parallel,
                              const std::function<void(Number)>& body) {
-  maker_.Each(extent, parallel, body);
+  maker_.out_.Each(extent, parallel, body);
 }
 
 void OperationLowering::EachTo(Number extent, const std::function<void(Number)>& body) {
-  maker_.EachOf(extent, body);
+  maker_.out_.EachOf(extent, body);
 }
 
 Lowering::Number OperationLowering::Sum(const Memory& line, Format of) {

@@ -15,7 +15,7 @@
 
 #include "sim/op/lowering.h"
 #include "sim/plan/outer_products.h"
-#include "sim/plan/plan.h"
+#include "sim/plan/statement_writer.h"
 #include "sim/plan/tape_plan.h"
 #include "sim/program/additions.h"
 #include "sim/program/compared_scale.h"
@@ -25,17 +25,6 @@
 #include "sim/work_meter.h"
 
 namespace simgrad::sim::plan {
-
-// A value: a register that holds for every element, or elements of a buffer.
-struct View {
-  Carrier carrier = Carrier::kF32;
-  Shape shape;
-  Register all = kNoRegister;  // set: every element
-  BufferId buffer = kNoBuffer;
-  Index start;                   // of element 0
-  std::vector<int64_t> strides;  // by axis; 0: repeated
-  bool set() const { return all != kNoRegister || buffer != kNoBuffer; }
-};
 
 // The records that are made while a region runs.
 struct Records {
@@ -68,24 +57,13 @@ class RegionMaker {
 
   void Bind(ValueId id, View view) { views_[Index_(id)] = std::move(view); }
   const View& ViewOf(ValueId id);
-  View FieldView(int32_t field, const Shape& shape, const std::string& name);
-  // to = from, element by element; several at once, although one may be another's source.
-  void Copy(const View& to, const View& from);
-  void CopyAtOnce(const std::vector<View>& to, const std::vector<View>& from);
   // The numbers that count as non-finite: for a value that is infinite by intent, only NaN.
   enum class Seen : uint8_t { kNonFinite, kNan };
   void Look(const View& view, ValueId where, Seen seen = Seen::kNonFinite);
   void Stored(const View& state, Format format);  // the ranges of what was stored
   // From now on these additions are counted; they outlive the maker.
   void CountAdditions(const Additions* additions) { additions_ = additions; }
-  // Emits `body` for instances that the policy does not stop at this step, or for all that ran it.
-  enum class Committed : uint8_t { kUnlessStopped, kAlways };
-  void Commit(const std::function<void()>& body, Committed when = Committed::kUnlessStopped);
-  Register One(const View& view);  // of a value of one element
-  void StoreOne(const View& to, Register value);
-  Register Call(std::string function, Carrier carrier, std::vector<Register> operands,
-                std::string comment = "");
-  View Local(Carrier carrier, Shape shape, std::string name);
+  StatementWriter& out() { return out_; }
 
   // ---- the adjoint (make_tape.cc, make_adjoint.cc) ----
   // From now on every frame is made and filled (`keeps`), or read.
@@ -120,25 +98,6 @@ class RegionMaker {
  private:
   friend class OperationLowering;
   static size_t Index_(ValueId id) { return static_cast<size_t>(id); }
-  // The current element of view k, and where it lies.
-  using Read = std::function<Register(size_t k)>;
-  using Place = std::function<Index(size_t k)>;
-
-  // ---- statements (region_maker.cc) ----
-  Statement& Emit(Statement statement);
-  Register Constant(Carrier carrier, int64_t number);
-  Register Integer(Carrier carrier, int64_t number);
-  Register NumberLike(double number, const Value& value, std::string comment = "");  // rounded
-  Register Load(const View& view, const Index& index);
-  void Store(const View& view, const Index& index, Register value);
-  // Runs `body` for every element of `shape`; the views have this shape. Neighbouring axes are one
-  // loop where all views allow it.
-  void EachElement(const Shape& shape, const std::vector<View>& views,
-                   const std::function<void(const Read&, const Place&)>& body);
-  void Each(int64_t extent, bool parallel, const std::function<void(Register)>& body);
-  void EachOf(Register extent, const std::function<void(Register)>& body);
-  void Repeat(const std::function<void()>& body);
-  void Leave(Register condition);
   // Defines the result of an operation, element by element.
   using Element = std::function<Register(const Read& read)>;
   void Define(const Op& op, const std::vector<View>& operands, const Element& element);
@@ -158,7 +117,6 @@ class RegionMaker {
   Seen SeenOf(ValueId id) const;
   // Emits the looks of Detection::reads: at numbers of the primal that `op` reads and may hide.
   void LookAtReads(const Op& op);
-  View ContiguousOf(const View& view);
 
   // ---- operations (make_operations.cc, make_shapes.cc) ----
   void Operation(const Op& op);
@@ -180,12 +138,11 @@ class RegionMaker {
   void Reduction(const Op& op);
   // The sum of the numbers of one line, of format `of` (none: integers): `line` has one axis.
   Register Sum(const Op& op, const View& line, std::optional<Format> of);
-  BufferId PermutationTable(const PermutationKey& key);  // of i64
-  void Move(Index& index, BufferId permutation, Register counter, int64_t stride);
+  View PermutationTable(const PermutationKey& key);  // of i64
+  void Move(Index& index, const View& permutation, Register counter, int64_t stride);
   Register Pairwise(const std::string& add, View line);
   Register Exact(const Op& op, const View& line);
   Register Extreme(const Op& op, const View& line);
-  Register Fold(const View& line, const std::string& function, int64_t first);
   void Cumsum(const Op& op);
   void ExclusiveProd(const Op& op);
 
@@ -203,10 +160,7 @@ class RegionMaker {
   };
   Summands ScaleViews(ValueId compared, std::vector<View>& views);
   View Moved(View view, const std::vector<const Op*>& moves);
-  View Rearranged(View view, const std::vector<Lowering::Along>& axes, Shape shape) const;
   Register ScaleAt(const Summands& summands, const Read& read);
-  Carrier CarrierOfRegister(Register r) const;
-  Register Wide(Register real);
   Register WideMagnitude(const char* of, Register a, Register b);
   // The operation of the region being written; null: the value is not made there, or not yet.
   const Op* ProducerOf(ValueId id) const;
@@ -231,7 +185,6 @@ class RegionMaker {
   Deciding Taken(Register first, const Deciding& a, const Deciding& b);
   Deciding OfSelect(Register c, const Deciding& of_c, Register a, const Deciding& of_a, Register b,
                     const Deciding& of_b);
-  Register Number(double number);
   std::string ComparisonFunction(const Op& event) const;
   int32_t SiteNumber(const std::string& site) const;
   Deciding NoTest();
@@ -279,9 +232,7 @@ class RegionMaker {
   Register Compared(const Op& op, const View& lhs, const View& why, const View& iterations,
                     const std::string& suffix);
   void For(const Op& op);
-  View CountedElement(const View& view, Register counter, bool descends) const;
   Register IndexOfTurn(const Op& loop, Register trips, Register turn);
-  View ElementOf(const View& view, Register element) const;
 
   // ---- the tape and the adjoint ----
   // The frames of one loop while it runs: nothing, where nothing of it is kept.
@@ -297,8 +248,6 @@ class RegionMaker {
   View RecallFrom(Register frame, int64_t offset, const Value& value);
   Register RecallOne(Register frame, int64_t offset, Register element, Carrier carrier,
                      bool shared);
-  void If(Register condition, const std::function<void()>& body);
-  void First(Statement statement);  // at the beginning of the function
   void Tape(const Op& op);
   void Accumulate(const Op& op);
   void GiveFactors(const Op& accumulate, const Op& matmul);
@@ -322,16 +271,13 @@ class RegionMaker {
   const Program& program_;
   const Detection& looks_;
   WorkMeter& meter_;
-  Plan& plan_;
-  Function& function_;
+  StatementWriter out_;
   Records records_;
   std::vector<View> views_;
-  std::vector<BufferId> inputs_;
-  const bool adjoint_draws_;  // whether reversed loops need to know where they are
-  std::vector<Statement>* block_;
-  std::unordered_map<Register, double> known_;  // numbers of the program
-  std::vector<const Region*> regions_;          // being written, outermost first
-  std::vector<bool> behind_;                    // by value: whether a predicate hangs on it
+  std::vector<View> inputs_;
+  const bool adjoint_draws_;            // whether reversed loops need to know where they are
+  std::vector<const Region*> regions_;  // being written, outermost first
+  std::vector<bool> behind_;            // by value: whether a predicate hangs on it
   DecidingTests tests_;
   const Additions* additions_ = nullptr;  // null: none is counted
   struct Producer {
@@ -351,7 +297,7 @@ class RegionMaker {
   std::map<const FrameLayout*, Register> frames_;
   // Views that one operation of this region has computed for others, by operand and name.
   std::map<std::pair<ValueId, std::string>, View> kept_;
-  std::map<std::pair<size_t, BufferKind>, BufferId> given_;  // to inputs
+  std::map<std::pair<size_t, BufferKind>, View> given_;  // to inputs
 };
 
 }  // namespace simgrad::sim::plan
