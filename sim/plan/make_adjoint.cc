@@ -60,9 +60,9 @@ Slot RegionMaker::NewSlot(std::initializer_list<ValueId> types, const std::strin
 Slot RegionMaker::ReadSlot(std::span<const ValueId> list, size_t k) {
   const SlotList slots = SlotList::Of(list);
   if (k >= slots.size() || slots.cotangents[k] == ValueId::kNone) return {};
-  Slot slot = {ViewOf(slots.cotangents[k]), {}};
+  Slot slot = {values_.ViewOf(slots.cotangents[k]), {}};
   slot.mask = slots.masks[k] == ValueId::kNone ? Everywhere(Carrier::kBool, 1, slot.cotangent.shape)
-                                               : ViewOf(slots.masks[k]);
+                                               : values_.ViewOf(slots.masks[k]);
   return slot;
 }
 
@@ -82,11 +82,11 @@ void RegionMaker::BindSlots(std::span<const ValueId> args, const std::vector<Slo
     const bool present = slots[k].cotangent.set();
     const Value& value = program_[id];
     const Shape& shape = value.type.shape;
-    Bind(id, present ? slots[k].cotangent : Everywhere(CarrierOf(value), 0, shape));
+    values_.Bind(id, present ? slots[k].cotangent : Everywhere(CarrierOf(value), 0, shape));
     if (list.masks[k] == ValueId::kNone) continue;
-    Bind(list.masks[k], present && slots[k].mask.set()
-                            ? slots[k].mask
-                            : Everywhere(Carrier::kBool, present ? 1 : 0, shape));
+    values_.Bind(list.masks[k], present && slots[k].mask.set()
+                                    ? slots[k].mask
+                                    : Everywhere(Carrier::kBool, present ? 1 : 0, shape));
   }
 }
 
@@ -155,7 +155,7 @@ void RegionMaker::Accumulate(const Op& op) {
     const auto product = products_->made_by.find(&op);
     if (product != products_->made_by.end()) return GiveFactors(op, *product->second);
   }
-  const View value = ViewOf(op.operands[0]);
+  const View value = values_.ViewOf(op.operands[0]);
   const Gradient gradient = GradientOf(input, value.shape);
   const Carrier carrier = gradient.sum.carrier;
   const Format format = numerical_.policy[Role::kGradient].format;
@@ -163,10 +163,10 @@ void RegionMaker::Accumulate(const Op& op) {
   const std::string name(precision::FormatName(format));
   std::vector<View> views = {value, gradient.sum};
   if (op.operands.size() > 1 && op.operands[1] != ValueId::kNone) {
-    views.push_back(MaskFor(value.shape, op.operands[1]));
+    views.push_back(values_.MaskFor(value.shape, op.operands[1]));
   }
   if (op.attributes.where != ValueId::kNone) {
-    views.push_back(MaskFor(value.shape, op.attributes.where));
+    views.push_back(values_.MaskFor(value.shape, op.attributes.where));
   }
   out_.EachElement(value.shape, views, [&](const Read& read, const Places& place) {
     Register where = kNoRegister;  // everywhere
@@ -207,7 +207,8 @@ void RegionMaker::Accumulate(const Op& op) {
 // is, unless the largest overflows.
 void RegionMaker::GiveFactors(const Op& accumulate, const Op& matmul) {
   const size_t input = static_cast<size_t>(accumulate.attributes.input);
-  const std::array<View, 2> sides = {ViewOf(matmul.operands[0]), ViewOf(matmul.operands[1])};
+  const std::array<View, 2> sides = {values_.ViewOf(matmul.operands[0]),
+                                     values_.ViewOf(matmul.operands[1])};
   const Carrier carrier = sides[0].carrier;
   const std::string_view name = CarrierName(carrier);
   const int64_t rows = ElementCount(sides[0].shape);
@@ -428,7 +429,7 @@ void RegionMaker::ForVjp(const Op& op) {
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(*loop.op, trips, turn);
       const Register index = out_.Call("convert_i64_i32", Carrier::kI32, {element});
-      Bind(body.args[0], View::Splat(Carrier::kI32, {}, index));
+      values_.Bind(body.args[0], View::Splat(Carrier::kI32, {}, index));
     }
     const auto one = [&](const Slot& whole) {
       if (!whole.cotangent.set()) return Slot{};

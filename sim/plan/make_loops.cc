@@ -37,10 +37,11 @@ std::string RegionMaker::ComparisonFunction(const Op& event) const {
 
 RegionMaker::Summands RegionMaker::SummandsOf(ValueId compared, std::vector<View>& views) {
   if (program_.level != TestLevel::kDeclared) return ScaleViews(compared, views);
-  const Op* const sum = ComparedSum(program_, compared, [&](ValueId id) { return ProducerOf(id); });
+  const Op* const sum =
+      ComparedSum(program_, compared, [&](ValueId id) { return values_.MakerOf(id); });
   const Summands summands = {sum, views.size(), {}, {}};
   if (sum == nullptr) return summands;
-  for (ValueId operand : sum->operands) views.push_back(ViewOf(operand));
+  for (ValueId operand : sum->operands) views.push_back(values_.ViewOf(operand));
   return summands;
 }
 
@@ -76,7 +77,7 @@ Register RegionMaker::Extra(const Summands& lhs, const Summands& rhs, const Read
 // Behind a comparison of scalars of the test region that is being written.
 void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Register where) {
   if (!records_.decides) return;
-  std::vector<View> views = {ViewOf(lhs), ViewOf(rhs)};
+  std::vector<View> views = {values_.ViewOf(lhs), values_.ViewOf(rhs)};
   const Summands of_lhs = SummandsOf(lhs, views);
   const Summands of_rhs = SummandsOf(rhs, views);
   const Read read = [&](size_t k) { return out_.One(views[k]); };
@@ -121,8 +122,7 @@ void RegionMaker::Test(const Op& op) {
   const size_t compared = chooses ? 1 : 0;  // the first of two operands
   const Value& lhs = program_[op.operands[compared]];
   const Value& result = program_[op.results[0]];
-  std::vector<View> views;
-  for (ValueId operand : op.operands) views.push_back(ViewOf(operand));
+  std::vector<View> views = values_.ViewsOf(op.operands);
   const size_t own = views.size();
   Summands of_lhs, of_rhs;
   if (records_.decides) {
@@ -157,12 +157,12 @@ void RegionMaker::Test(const Op& op) {
                  .format = lhs.format.value_or(Format::kF64)});
     }
     if (is_one) {
-      Bind(op.results[0], View::Splat(carrier, result.type.shape, value));
+      values_.Bind(op.results[0], View::Splat(carrier, result.type.shape, value));
     } else {
       out_.Store(to, place(views.size() - 1), value);
     }
   });
-  if (!is_one) Bind(op.results[0], to);
+  if (!is_one) values_.Bind(op.results[0], to);
 }
 
 void RegionMaker::While(const Op& op) {
@@ -178,7 +178,7 @@ void RegionMaker::While(const Op& op) {
   };
   for (size_t k = 0; k < c; ++k) {
     carried.push_back(local(op.operands[k]));
-    out_.Copy(carried.back(), ViewOf(op.operands[k]));
+    out_.Copy(carried.back(), values_.ViewOf(op.operands[k]));
   }
   for (size_t k = 0; k < static_cast<size_t>(counts.exports); ++k) {
     exports.push_back(local(op.regions[0].yields[first_export + k]));
@@ -190,7 +190,7 @@ void RegionMaker::While(const Op& op) {
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (op.results[k] == ValueId::kNone) continue;
     const bool is_count = k + 1 == op.results.size();
-    Bind(op.results[k], is_count ? iterations : k < c ? carried[k] : exports[k - c]);
+    values_.Bind(op.results[k], is_count ? iterations : k < c ? carried[k] : exports[k - c]);
   }
 }
 
@@ -201,8 +201,7 @@ void RegionMaker::MappedWhile(const Op& op) {
   const size_t first_export = FirstExport(op);
   const int64_t n = op.attributes.elements;
   std::vector<View> results;
-  std::vector<View> operands;
-  for (ValueId id : op.operands) operands.push_back(ViewOf(id));
+  std::vector<View> operands = values_.ViewsOf(op.operands);
   for (ValueId id : op.results) {
     if (id == ValueId::kNone) {
       results.push_back({});
@@ -256,7 +255,7 @@ void RegionMaker::MappedWhile(const Op& op) {
   });
   BindRadii(op.results, joined);
   for (size_t k = 0; k < op.results.size(); ++k) {
-    if (op.results[k] != ValueId::kNone) Bind(op.results[k], results[k]);
+    if (op.results[k] != ValueId::kNone) values_.Bind(op.results[k], results[k]);
   }
 }
 
@@ -264,15 +263,16 @@ void RegionMaker::MappedWhile(const Op& op) {
 Register RegionMaker::Compared(const Op& op, const View& lhs, const View& why,
                                const View& iterations, const std::string& suffix) {
   const Region& test = op.regions[0];
-  const Register tested = out_.One(ViewOf(test.yields[0]));
+  const Register tested = out_.One(values_.ViewOf(test.yields[0]));
   out_.StoreOne(lhs, tested);
-  const Register held = out_.Call(Cat(NameOf(op.attributes.comparison), "_", suffix),
-                                  Carrier::kBool, {tested, out_.One(ViewOf(test.yields[1]))});
+  const Register held =
+      out_.Call(Cat(NameOf(op.attributes.comparison), "_", suffix), Carrier::kBool,
+                {tested, out_.One(values_.ViewOf(test.yields[1]))});
   if (op.attributes.has_entry) {
     const Register is_first = out_.Call("eq_i32", Carrier::kBool,
                                         {out_.One(iterations), out_.Constant(Carrier::kI32, 0)});
-    const Register enters =
-        out_.Call(Cat("ge_", suffix), Carrier::kBool, {tested, out_.One(ViewOf(test.yields[2]))});
+    const Register enters = out_.Call(Cat("ge_", suffix), Carrier::kBool,
+                                      {tested, out_.One(values_.ViewOf(test.yields[2]))});
     const Register refuses = out_.Call("not_bool", Carrier::kBool, {enters});
     Test(op, test.yields[0], test.yields[2], refuses, is_first);
     const Register ends = out_.Call("and_bool", Carrier::kBool, {is_first, refuses});
@@ -315,7 +315,7 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     for (const std::vector<View>* list : lists) {
       for (const View& view : *list) {
         const ValueId arg = region.args[at++];
-        if (arg != ValueId::kNone) Bind(arg, view);
+        if (arg != ValueId::kNone) values_.Bind(arg, view);
       }
     }
   };
@@ -341,28 +341,27 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     KeepArgs(test);
     // The test's records look for the operations that made what it compares.
     Run(test);
-    regions_.push_back(&test);
+    values_.Enter(test);
     for (size_t k = 0; k < exports.size(); ++k) {
-      out_.Copy(exports[k], ViewOf(test.yields[FirstExport(op) + k]));
+      out_.Copy(exports[k], values_.ViewOf(test.yields[FirstExport(op) + k]));
     }
     TellRadii(op, radii, iterations);
-    const Register held =
-        a.predicate ? out_.One(ViewOf(test.yields[0])) : Compared(op, lhs, why, iterations, suffix);
+    const Register held = a.predicate ? out_.One(values_.ViewOf(test.yields[0]))
+                                      : Compared(op, lhs, why, iterations, suffix);
     if (a.predicate && records) {
       const Deciding of = LeastOf(test.yields[0]);
       out_.StoreOne(lhs, of.own);
       out_.StoreOne(has_nan, of.has_nan);
       Predicate(op, of, held, why);
     }
-    regions_.pop_back();
+    values_.Leave();
     out_.Leave(held);
     if (!cap_first) stop_at_cap();
     bind(body, {&carried, &exports, &mapped});
     BindBodyRadii(op, radii);
     KeepArgs(body);
     Run(body);
-    std::vector<View> yields;
-    for (ValueId yield : body.yields) yields.push_back(ViewOf(yield));
+    std::vector<View> yields = values_.ViewsOf(body.yields);
     MoveRadii(radii.carried, body.yields);
     out_.CopyAtOnce(carried, yields);
     out_.StoreOne(iterations, out_.Call("add_i32", Carrier::kI32,
@@ -420,10 +419,10 @@ void RegionMaker::For(const Op& op) {
   for (size_t k = 0; k < c; ++k) {
     const Value& value = program_[op.operands[k]];
     carried.push_back(out_.Local(CarrierOf(value), value.type.shape, value.name));
-    out_.Copy(carried.back(), ViewOf(op.operands[k]));
+    out_.Copy(carried.back(), values_.ViewOf(op.operands[k]));
   }
   std::vector<View> scanned;
-  for (size_t k = c; k < op.operands.size(); ++k) scanned.push_back(ViewOf(op.operands[k]));
+  for (size_t k = c; k < op.operands.size(); ++k) scanned.push_back(values_.ViewOf(op.operands[k]));
   std::vector<View> stacked;
   for (size_t k = 0; k < StackedOf(op); ++k) {
     const Value& element = program_[body.yields[c + k]];
@@ -449,21 +448,22 @@ void RegionMaker::For(const Op& op) {
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(op, trips, counter);
       const Register index = out_.Call("convert_i64_i32", Carrier::kI32, {element});
-      Bind(body.args[0], View::Splat(Carrier::kI32, {}, index));
+      values_.Bind(body.args[0], View::Splat(Carrier::kI32, {}, index));
     }
     for (size_t k = 0; k < op.operands.size(); ++k) {
       if (body.args[k + 1] == ValueId::kNone) continue;
-      Bind(body.args[k + 1],
-           k < c ? carried[k] : CountedElement(scanned[k - c], counter, op.attributes.reverse));
+      values_.Bind(
+          body.args[k + 1],
+          k < c ? carried[k] : CountedElement(scanned[k - c], counter, op.attributes.reverse));
     }
     BindRadii(std::span(body.args).subspan(1), radii);
     KeepArgs(body);
     Run(body);
     std::vector<View> yields;
-    for (size_t k = 0; k < c; ++k) yields.push_back(ViewOf(body.yields[k]));
+    for (size_t k = 0; k < c; ++k) yields.push_back(values_.ViewOf(body.yields[k]));
     for (size_t k = 0; k < stacked.size(); ++k) {
       out_.Copy(CountedElement(stacked[k], counter, op.attributes.reverse),
-                ViewOf(body.yields[c + k]));
+                values_.ViewOf(body.yields[c + k]));
       if (!of_stacked[k].set()) continue;
       StoreDeciding(of_stacked[k], Least(OneOf(of_stacked[k]), LeastOf(body.yields[c + k])));
     }
@@ -475,7 +475,8 @@ void RegionMaker::For(const Op& op) {
   iteration_ = around;
   CloseChain(chain, kNoRegister, kNoRegister, kNoRegister);
   for (size_t k = 0; k < op.results.size(); ++k) {
-    if (op.results[k] != ValueId::kNone) Bind(op.results[k], k < c ? carried[k] : stacked[k - c]);
+    if (op.results[k] != ValueId::kNone)
+      values_.Bind(op.results[k], k < c ? carried[k] : stacked[k - c]);
   }
 }
 

@@ -27,7 +27,8 @@ void RegionMaker::Operation(const Op& op) {
     ByFamily(op);
   }
   const size_t result = Index_(op.results[0]);
-  if (looks_.look[result]) Look(ViewOf(op.results[0]), op.attributes.where, SeenOf(op.results[0]));
+  if (looks_.look[result])
+    Look(values_.ViewOf(op.results[0]), op.attributes.where, SeenOf(op.results[0]));
 }
 
 void RegionMaker::ByFamily(const Op& op) {
@@ -41,7 +42,7 @@ void RegionMaker::ByFamily(const Op& op) {
       break;
     case OpClass::kConstant:
       if (op.code != kLiteral) HasNoRule(op.code, "plan");
-      Literal(op);
+      values_.Literal(op);
       break;
     case OpClass::kReduction:
       Reduction(op);
@@ -70,7 +71,7 @@ void RegionMaker::Lower(const Op& op) {
 void RegionMaker::ChangeFormat(const Op& op) {
   if (op.code == kCast) return Cast(op);
   if (op.code == kConvert) return Convert(op);
-  if (op.code == kStopGradient) return Bind(op.results[0], ViewOf(op.operands[0]));
+  if (op.code == kStopGradient) return values_.Bind(op.results[0], values_.ViewOf(op.operands[0]));
   HasNoRule(op.code, "plan");
 }
 
@@ -90,7 +91,7 @@ void RegionMaker::Elementwise(const Op& op) {
   const bool takes_extreme =
       (op.code == kMax || op.code == kMin) && result.type.element == ElementType::kReal;
   const Addition* const addition = additions_ == nullptr ? nullptr : additions_->Of(op.results[0]);
-  Define(op, [&](const Read& read) {
+  values_.Define(op, [&](const Read& read) {
     std::vector<Register> operands;
     for (size_t k = 0; k < op.operands.size(); ++k) operands.push_back(read(k));
     if (takes_extreme) return ExtremeOfTwo(op, std::move(operands));
@@ -99,7 +100,7 @@ void RegionMaker::Elementwise(const Op& op) {
     return given;
   });
   // A number that is the same for every element is added once and counted for each.
-  if (addition != nullptr && ViewOf(op.results[0]).all != kNoRegister) {
+  if (addition != nullptr && values_.ViewOf(op.results[0]).all != kNoRegister) {
     out_.Last().number = ElementCount(result.type.shape);
   }
 }
@@ -157,7 +158,7 @@ void RegionMaker::Merge(const Op& op) {
   const Carrier carrier = CarrierOf(result);
   const std::string add = Cat("add_", SuffixOf(result));
   const std::string select = Cat("select_", SuffixOf(result));
-  Define(op, [&](const Read& read) {
+  values_.Define(op, [&](const Read& read) {
     const bool one_mask = op.code == kMerge;  // a, b, mask of b; else a, its mask, b, its mask
     const Register a = read(0);
     const Register b = read(one_mask ? 1 : 2);
@@ -170,35 +171,10 @@ void RegionMaker::Merge(const Op& op) {
   });
 }
 
-void RegionMaker::Literal(const Op& op) {
-  const Value& result = program_[op.results[0]];
-  const Carrier carrier = CarrierOf(result);
-  const std::vector<double>& literal = op.attributes.literal;
-  const bool is_real = result.type.element == ElementType::kReal;
-  if (literal.size() == 1) {
-    const Register all = out_.NumberLike(literal[0], result, result.name);
-    return Bind(op.results[0], View::Splat(carrier, result.type.shape, all));
-  }
-  std::vector<double>& numbers = out_.plan().numbers;
-  std::vector<int64_t>& integers = out_.plan().integers;
-  Bind(op.results[0],
-       out_.Whole({.kind = BufferKind::kTable,
-                   .carrier = carrier,
-                   .number = static_cast<int32_t>(is_real ? numbers.size() : integers.size()),
-                   .name = result.name},
-                  result.type.shape));
-  for (double x : literal) {
-    if (is_real) {
-      numbers.push_back(precision::RoundTo(*result.format, x));
-    } else {
-      integers.push_back(static_cast<int64_t>(x));
-    }
-  }
-}
-
 void RegionMaker::Cast(const Op& op) {
   const Value& from = program_[op.operands[0]];
-  Round(op, ViewOf(op.operands[0]), from.format.value_or(Format::kF64), program_[op.results[0]]);
+  Round(op, values_.ViewOf(op.operands[0]), from.format.value_or(Format::kF64),
+        program_[op.results[0]]);
 }
 
 // "round_f32_bf16_stochastic_saturate"
@@ -215,15 +191,15 @@ void RegionMaker::RoundStochastically(const Op& op, const View& x, Format from, 
   const std::string function = RoundingFunction(op, x.carrier, *to.format);
   const bool counts = records_.ranges && precision::Narrows(from, *to.format);
   const ValueId where = op.attributes.where;
-  const Register key = out_.One(ViewOf(op.operands[1]));
+  const Register key = out_.One(values_.ViewOf(op.operands[1]));
   const Register step =
-      out_.Call("convert_i32_i64", Carrier::kI64, {out_.One(ViewOf(op.operands[2]))});
+      out_.Call("convert_i32_i64", Carrier::kI64, {out_.One(values_.ViewOf(op.operands[2]))});
   const Register draw = out_.Constant(Carrier::kI64, op.attributes.draw);
   const Register iteration =
       iteration_ != kNoRegister ? iteration_ : out_.Constant(Carrier::kI64, 0);
   const View result = out_.Local(CarrierOf(to), to.type.shape, to.name);
   std::vector<View> views = {x, result};
-  if (counts && where != ValueId::kNone) views.push_back(MaskFor(x.shape, where));
+  if (counts && where != ValueId::kNone) views.push_back(values_.MaskFor(x.shape, where));
   const int64_t count = ElementCount(to.type.shape);
   out_.EachElement(to.type.shape, views, [&](const Read& read, const Places& place) {
     const Register before = read(0);
@@ -241,8 +217,8 @@ void RegionMaker::RoundStochastically(const Op& op, const View& x, Format from, 
     }
     out_.Store(result, place(1), after);
   });
-  Bind(op.results[0],
-       count == 1 ? View::Splat(result.carrier, result.shape, out_.One(result)) : result);
+  values_.Bind(op.results[0],
+               count == 1 ? View::Splat(result.carrier, result.shape, out_.One(result)) : result);
 }
 
 // The result of a cast or tape operation: `x` in the format of `to`; its ranges are counted.
@@ -252,7 +228,7 @@ void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& t
   const bool counts = records_.ranges && precision::Narrows(from, *to.format);
   const ValueId where = op.attributes.where;
   std::vector<View> operands = {x};
-  if (counts && where != ValueId::kNone) operands.push_back(MaskFor(x.shape, where));
+  if (counts && where != ValueId::kNone) operands.push_back(values_.MaskFor(x.shape, where));
   const auto count = [&](const Read& read, Register before, Register after) {
     std::vector<Register> told = {before, after};
     if (operands.size() > 1) told.push_back(read(1));
@@ -262,26 +238,26 @@ void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& t
                .format = *to.format,
                .role = op.role});
   };
-  Define(op, operands, [&](const Read& read) {
+  values_.Define(op, operands, [&](const Read& read) {
     const Register before = read(0);
     const Register after = out_.Call(function, CarrierOf(to), {before}, to.name);
     if (counts) count(read, before, after);
     return after;
   });
   // A value that is equal for every element is rounded once and counted for each.
-  if (counts && ViewOf(op.results[0]).all != kNoRegister) {
+  if (counts && values_.ViewOf(op.results[0]).all != kNoRegister) {
     out_.Last().number = ElementCount(to.type.shape);
   }
 }
 
 void RegionMaker::Convert(const Op& op) {
   const Value& to = program_[op.results[0]];
-  const Carrier from = ViewOf(op.operands[0]).carrier;
+  const Carrier from = values_.ViewOf(op.operands[0]).carrier;
   const std::string function = Cat(
       "convert_", CarrierName(from), "_",
       from == Carrier::kF32 || from == Carrier::kF64 ? CarrierName(CarrierOf(to)) : SuffixOf(to));
-  Define(op,
-         [&](const Read& read) { return out_.Call(function, CarrierOf(to), {read(0)}, to.name); });
+  values_.Define(
+      op, [&](const Read& read) { return out_.Call(function, CarrierOf(to), {read(0)}, to.name); });
 }
 
 }  // namespace simgrad::sim::plan

@@ -82,7 +82,7 @@ class PlanMaker {
       const Input& input = program_.inputs[static_cast<size_t>(states_[k])];
       views.push_back(
           maker.out().Field(static_cast<int32_t>(k), program_[input.value].type.shape, input.name));
-      maker.Bind(input.value, views.back());
+      maker.values().Bind(input.value, views.back());
     }
     return views;
   }
@@ -97,16 +97,10 @@ class PlanMaker {
     return views;
   }
 
-  static std::vector<View> ViewsOf(RegionMaker& maker, const std::vector<ValueId>& ids) {
-    std::vector<View> views;
-    for (ValueId id : ids) views.push_back(maker.ViewOf(id));
-    return views;
-  }
-
   void LookAtAll(RegionMaker& maker, const std::vector<ValueId>& ids) {
     for (ValueId id : ids) {
       if (program_[id].type.element == ElementType::kReal) {
-        maker.Look(maker.ViewOf(id), ValueId::kNone);
+        maker.Look(maker.values().ViewOf(id), ValueId::kNone);
       }
     }
   }
@@ -115,7 +109,7 @@ class PlanMaker {
   Register AddedCost(RegionMaker& maker, const View& cost, ValueId value) {
     const std::string_view format = precision::FormatName(CostFormat());
     Register before = maker.out().One(cost);
-    Register added = maker.out().One(maker.ViewOf(value));
+    Register added = maker.out().One(maker.values().ViewOf(value));
     Register sum;
     if (program_[value].format == CostFormat()) {
       sum = maker.out().Call(Cat("add_", format), CostCarrier(), {before, added}, "cost");
@@ -141,7 +135,7 @@ class PlanMaker {
     if (!program_.HasInitial()) return;
     maker.Run(program_.initial);
     LookAtAll(maker, program_.initial.yields);
-    maker.out().CopyAtOnce(states, ViewsOf(maker, program_.initial.yields));
+    maker.out().CopyAtOnce(states, maker.values().ViewsOf(program_.initial.yields));
   }
 
   void MakeStep() {
@@ -167,7 +161,7 @@ class PlanMaker {
     const auto copy_exports = [&](bool of_every_step) {
       for (size_t k = 0; k < exports.size(); ++k) {
         if (program_.exports[k].of_every_step != of_every_step) continue;
-        maker.out().Copy(exports[k], maker.ViewOf(program_.exports[k].value));
+        maker.out().Copy(exports[k], maker.values().ViewOf(program_.exports[k].value));
       }
     };
     if (std::any_of(program_.exports.begin(), program_.exports.end(),
@@ -176,7 +170,7 @@ class PlanMaker {
     }
     maker.out().Commit([&] {
       copy_exports(false);  // before the states: they may be states of z[t]
-      maker.out().CopyAtOnce(states, ViewsOf(maker, program_.step.yields));
+      maker.out().CopyAtOnce(states, maker.values().ViewsOf(program_.step.yields));
       if (next_cost != kNoRegister) maker.out().StoreOne(cost, next_cost);
       for (size_t k = 0; k < states.size(); ++k) {
         const Value& value = StateValue(k);
@@ -193,7 +187,7 @@ class PlanMaker {
                       {.decides = false, .looks = records_.looks, .ranges = false});
     std::vector<View> args = BindStates(maker);
     for (const View& view : ExportViews(maker)) args.push_back(view);
-    for (size_t k = 0; k < args.size(); ++k) maker.Bind(terminal->args[k], args[k]);
+    for (size_t k = 0; k < args.size(); ++k) maker.values().Bind(terminal->args[k], args[k]);
     maker.Run(*terminal);
     const View cost = maker.out().Field(CostField(), {}, "cost");
     const Register next = AddedCost(maker, cost, terminal->yields[0]);
@@ -274,7 +268,7 @@ class PlanMaker {
   void BindSeed(RegionMaker& maker, const Region& region, size_t leading) {
     if (leading == 0 || region.args[0] == ValueId::kNone) return;
     const Carrier carrier = CarrierOf(program_[region.args[0]]);
-    maker.Bind(region.args[0], View::Splat(carrier, {}, maker.Seed(carrier)));
+    maker.values().Bind(region.args[0], View::Splat(carrier, {}, maker.Seed(carrier)));
   }
 
   void MakeAdjoint() {
@@ -296,7 +290,7 @@ class PlanMaker {
       maker.Keep(program_.inputs[static_cast<size_t>(input)].value, program_.step);
     }
     maker.Run(program_.step);
-    maker.out().CopyAtOnce(states, ViewsOf(maker, program_.step.yields));
+    maker.out().CopyAtOnce(states, maker.values().ViewsOf(program_.step.yields));
     plan_.replay.frame = maker.FrameOf(program_.step);
   }
 
@@ -347,7 +341,7 @@ class PlanMaker {
       maker.Keep(program_.inputs[static_cast<size_t>(input)].value, primal);
     }
     if (terminal != nullptr) {
-      for (size_t k = 0; k < args.size(); ++k) maker.Bind(terminal->args[k], args[k]);
+      for (size_t k = 0; k < args.size(); ++k) maker.values().Bind(terminal->args[k], args[k]);
       maker.KeepArgs(*terminal);
       maker.Run(*terminal);
     }

@@ -194,7 +194,7 @@ RegionMaker::Deciding RegionMaker::LeastOf(const Radius& radius, const Shape& sh
 // The radius of `any` or `all` over all elements.
 RegionMaker::Deciding RegionMaker::OfAnyOrAll(OpCode code, ValueId truths) {
   const bool is_any = code == kAny;
-  const View view = out_.ContiguousOf(ViewOf(truths));
+  const View view = out_.ContiguousOf(values_.ViewOf(truths));
   const Radius& radius = radii_[Index_(truths)];
   const Radius deciding = LocalRadius({});
   const View held = out_.Local(Carrier::kBool, {}, is_any ? "any" : "all");
@@ -257,8 +257,7 @@ void RegionMaker::SetRadius(const Op& op) {
 void RegionMaker::ElementRadii(const Op& op) {
   const Value& result = program_[op.results[0]];
   const Shape& shape = result.type.shape;
-  std::vector<View> views;
-  for (ValueId operand : op.operands) views.push_back(ViewOf(operand));
+  std::vector<View> views = values_.ViewsOf(op.operands);
   std::vector<size_t> at(op.operands.size());  // of the radii; 0: there is none
   for (size_t k = 0; k < op.operands.size(); ++k) {
     if (!HasRadius(op.operands[k]) || !radii_[Index_(op.operands[k])].set()) continue;
@@ -482,7 +481,7 @@ RegionMaker::Deciding RegionMaker::TestRadius(const Op& op, const View& iteratio
   const Region& test = op.regions[0];
   if (op.attributes.predicate) return LeastOf(test.yields[0]);
   const auto against = [&](size_t k) {
-    std::vector<View> views = {ViewOf(test.yields[0]), ViewOf(test.yields[k])};
+    std::vector<View> views = {values_.ViewOf(test.yields[0]), values_.ViewOf(test.yields[k])};
     const Summands of_lhs = SummandsOf(test.yields[0], views);
     const Summands of_rhs = SummandsOf(test.yields[k], views);
     const Read read = [&](size_t v) { return out_.One(views[v]); };

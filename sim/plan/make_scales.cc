@@ -9,11 +9,6 @@ namespace simgrad::sim::plan {
 
 using enum OpCode;
 
-const Op* RegionMaker::ProducerOf(ValueId id) const {
-  const Producer& producer = producers_[Index_(id)];
-  return producer.region == regions_.back() ? producer.op : nullptr;
-}
-
 // Elements as the moves put them, the outermost first.
 View RegionMaker::Moved(View view, const std::vector<const Op*>& moves) {
   for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
@@ -41,16 +36,16 @@ View RegionMaker::Moved(View view, const std::vector<const Op*>& moves) {
 
 RegionMaker::Summands RegionMaker::ScaleViews(ValueId compared, std::vector<View>& views) {
   Summands summands;
-  summands.scale = ScaleOf(program_, compared, [&](ValueId id) { return ProducerOf(id); });
+  summands.scale = ScaleOf(program_, compared, [&](ValueId id) { return values_.MakerOf(id); });
   for (const ScaleNode& node : summands.scale) {
     summands.of_nodes.push_back(views.size());
-    views.push_back(Moved(ViewOf(node.value), node.moves));
+    views.push_back(Moved(values_.ViewOf(node.value), node.moves));
     // The operand of a move has another shape, and is a node itself; so is that of a cast that draws.
     const bool is_behind =
         node.op != nullptr && (node.op->operands.size() == 1 || IsStochastic(*node.op));
     if (node.op == nullptr || is_behind) continue;
     for (ValueId operand : node.op->operands) {
-      views.push_back(Moved(ViewOf(operand), node.moves));
+      views.push_back(Moved(values_.ViewOf(operand), node.moves));
     }
   }
   return summands;

@@ -28,7 +28,7 @@ View LineOf(const View& view, Index start, int64_t count, int64_t stride) {
 void RegionMaker::Reduction(const Op& op) {
   if (op.code == OpCode::kCumsum) return Cumsum(op);
   if (op.code == OpCode::kExclusiveProd) return ExclusiveProd(op);
-  const View from = ViewOf(op.operands[0]);
+  const View from = values_.ViewOf(op.operands[0]);
   const Value& result = program_[op.results[0]];
   Shape kept;
   Shape reduced;
@@ -71,7 +71,7 @@ void RegionMaker::Reduction(const Op& op) {
   };
   if (ElementCount(result.type.shape) == 1) {
     const Register one = reduce(from.start);
-    return Bind(op.results[0], View::Splat(CarrierOf(result), result.type.shape, one));
+    return values_.Bind(op.results[0], View::Splat(CarrierOf(result), result.type.shape, one));
   }
   const View to = out_.Local(CarrierOf(result), result.type.shape, result.name);
   const View kept_view = {from.carrier, kept, from.all, from.buffer, from.start, kept_strides};
@@ -79,7 +79,7 @@ void RegionMaker::Reduction(const Op& op) {
     const Register one = reduce(from.all == kNoRegister ? place(0) : Index{});
     out_.Store(to, place(1), one);
   });
-  Bind(op.results[0], to);
+  values_.Bind(op.results[0], to);
 }
 
 // acc = f(acc, x), from `first` on; not side by side.
@@ -317,10 +317,10 @@ Register RegionMaker::Pairwise(const std::string& add, View line) {
 }
 
 void RegionMaker::Cumsum(const Op& op) {
-  const View from = ViewOf(op.operands[0]);
+  const View from = values_.ViewOf(op.operands[0]);
   const Value& result = program_[op.results[0]];
   const View to = out_.Local(CarrierOf(result), result.type.shape, result.name);
-  Bind(op.results[0], to);
+  values_.Bind(op.results[0], to);
   const size_t axis = static_cast<size_t>(op.attributes.axes[0]);
   const int64_t count = from.shape[axis];
   const bool is_real = program_.IsReal(op.operands[0]);
@@ -361,10 +361,10 @@ void RegionMaker::Cumsum(const Op& op) {
 }
 
 void RegionMaker::ExclusiveProd(const Op& op) {
-  const View from = ViewOf(op.operands[0]);
+  const View from = values_.ViewOf(op.operands[0]);
   const Value& result = program_[op.results[0]];
   const View to = out_.Local(CarrierOf(result), result.type.shape, result.name);
-  Bind(op.results[0], to);
+  values_.Bind(op.results[0], to);
   std::vector<size_t> reduced;
   for (size_t axis = 0; axis < from.shape.size(); ++axis) {
     if (IsReduced(op, axis)) reduced.push_back(axis);

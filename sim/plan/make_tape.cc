@@ -41,7 +41,8 @@ void RegionMaker::Keep(ValueId id, const Region& home) {
   const FrameLayout* const layout = tape_->Of(home);
   if (layout == nullptr) return;
   const auto offset = layout->values.find(static_cast<int32_t>(id));
-  if (offset != layout->values.end()) KeepAt(frames_.at(layout), offset->second, ViewOf(id));
+  if (offset != layout->values.end())
+    KeepAt(frames_.at(layout), offset->second, values_.ViewOf(id));
 }
 
 void RegionMaker::KeepArgs(const Region& region) {
@@ -79,8 +80,8 @@ View RegionMaker::RecallFrom(Register frame, int64_t offset, const Value& value)
 
 RegionMaker::Chain RegionMaker::OpenChain(const Op& loop) {
   Chain chain;
-  if (tape_ == nullptr || regions_.empty()) return chain;
-  const FrameLayout* const around = tape_->Of(*regions_.back());
+  if (tape_ == nullptr) return chain;
+  const FrameLayout* const around = tape_->Of(values_.region());
   if (around == nullptr) return chain;
   const auto place = around->loops.find(&loop);
   if (place == around->loops.end()) return chain;
@@ -143,7 +144,7 @@ void RegionMaker::Tape(const Op& op) {
   const FrameLayout* const layout = tape_->Of(home == nullptr ? *primal_ : *home);
   const View kept =
       RecallFrom(frames_.at(layout), layout->values.at(static_cast<int32_t>(primal)), from);
-  if (from.type.element != ElementType::kReal) return Bind(op.results[0], kept);
+  if (from.type.element != ElementType::kReal) return values_.Bind(op.results[0], kept);
   Round(op, kept, from.format.value_or(Format::kF64), to);
 }
 

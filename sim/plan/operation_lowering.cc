@@ -18,16 +18,16 @@ Lowering::Memory OperationLowering::Add(View view) {
 // ---- views ----
 
 void OperationLowering::Rearrange(const std::vector<Along>& axes) {
-  maker_.Bind(op().results[0],
-              Rearranged(maker_.ViewOf(op().operands[0]), axes, ResultValue().type.shape));
+  maker_.values_.Bind(op().results[0], Rearranged(maker_.values_.ViewOf(op().operands[0]), axes,
+                                                  ResultValue().type.shape));
   is_bound_ = true;
 }
 
 void OperationLowering::Reshape() {
-  View view = maker_.out_.ContiguousOf(maker_.ViewOf(op().operands[0]));
+  View view = maker_.out_.ContiguousOf(maker_.values_.ViewOf(op().operands[0]));
   view.shape = ResultValue().type.shape;
   if (view.all == kNoRegister) view.strides = StridesOf(view.shape);
-  maker_.Bind(op().results[0], std::move(view));
+  maker_.values_.Bind(op().results[0], std::move(view));
   is_bound_ = true;
 }
 
@@ -37,13 +37,13 @@ void OperationLowering::Finish() {
   if (ElementCount(view.shape) == 1 && view.all == kNoRegister) {
     view = View::Splat(view.carrier, view.shape, maker_.out_.One(view));
   }
-  maker_.Bind(op().results[0], std::move(view));
+  maker_.values_.Bind(op().results[0], std::move(view));
 }
 
 // ---- memory ----
 
 Lowering::Memory OperationLowering::Operand(size_t operand) {
-  return Add(maker_.ViewOf(op().operands[operand]));
+  return Add(maker_.values_.ViewOf(op().operands[operand]));
 }
 
 Lowering::Memory OperationLowering::Result() {
@@ -162,14 +162,14 @@ Lowering::Number OperationLowering::Sum(const Memory& line, Format of) {
 }
 
 bool OperationLowering::Recall(const std::string& name, Memory* memory) {
-  const auto kept = maker_.kept_.find({op().operands[0], name});
-  if (kept == maker_.kept_.end()) return false;
+  const auto kept = maker_.values_.kept().find({op().operands[0], name});
+  if (kept == maker_.values_.kept().end()) return false;
   *memory = Add(kept->second);
   return true;
 }
 
 void OperationLowering::Keep(const std::string& name, const Memory& memory) {
-  maker_.kept_[{op().operands[0], name}] = ViewOf(memory);
+  maker_.values_.kept()[{op().operands[0], name}] = ViewOf(memory);
 }
 
 }  // namespace simgrad::sim::plan

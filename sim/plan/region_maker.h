@@ -17,6 +17,7 @@
 #include "sim/plan/outer_products.h"
 #include "sim/plan/statement_writer.h"
 #include "sim/plan/tape_plan.h"
+#include "sim/plan/values.h"
 #include "sim/program/additions.h"
 #include "sim/program/compared_scale.h"
 #include "sim/program/decision_margin.h"
@@ -55,8 +56,6 @@ class RegionMaker {
   // The operations of a region whose arguments have views.
   void Run(const Region& region);
 
-  void Bind(ValueId id, View view) { views_[Index_(id)] = std::move(view); }
-  const View& ViewOf(ValueId id);
   // The numbers that count as non-finite: for a value that is infinite by intent, only NaN.
   enum class Seen : uint8_t { kNonFinite, kNan };
   void Look(const View& view, ValueId where, Seen seen = Seen::kNonFinite);
@@ -64,12 +63,14 @@ class RegionMaker {
   // From now on these additions are counted; they outlive the maker.
   void CountAdditions(const Additions* additions) { additions_ = additions; }
   StatementWriter& out() { return out_; }
+  Values& values() { return values_; }
 
   // ---- the adjoint (make_tape.cc, make_adjoint.cc) ----
   // From now on every frame is made and filled (`keeps`), or read.
   void UseTape(const TapePlan* tape, bool keeps) {
     tape_ = tape;
     keeps_ = keeps;
+    values_.ReadLiteralsOf(tape);
   }
   // The frame of a region that is about to run, or is reversed.
   void PushFrame(const Region& region);
@@ -98,16 +99,6 @@ class RegionMaker {
  private:
   friend class OperationLowering;
   static size_t Index_(ValueId id) { return static_cast<size_t>(id); }
-  // Defines the result of an operation, element by element.
-  using Element = std::function<Register(const Read& read)>;
-  void Define(const Op& op, const std::vector<View>& operands, const Element& element);
-  void Define(const Op& op, const Element& element);  // its own operands
-  View InputView(size_t input);
-  // A mask for every element of `shape`: its own, or one for all where the counts differ, which
-  // holds where any of the mask does.
-  View MaskFor(const Shape& shape, ValueId mask);
-  // For `shape`: whether the mask holds anywhere.
-  View AnyOf(const Shape& shape, const View& mask);
   // The masks where an operation is executed (none: everywhere) and where it reads an operand.
   struct Mask {
     View view;
@@ -128,7 +119,6 @@ class RegionMaker {
   Register ExtremeOfTwo(const Op& op, std::vector<Register> operands);
   void Absorbed(const Op& op, const Addition& addition, std::vector<Register> operands,
                 Register sum);
-  void Literal(const Op& op);
   void Cast(const Op& op);
   void Round(const Op& op, const View& x, Format from, const Value& to);
   void RoundStochastically(const Op& op, const View& x, Format from, const Value& to);
@@ -162,8 +152,6 @@ class RegionMaker {
   View Moved(View view, const std::vector<const Op*>& moves);
   Register ScaleAt(const Summands& summands, const Read& read);
   Register WideMagnitude(const char* of, Register a, Register b);
-  // The operation of the region being written; null: the value is not made there, or not yet.
-  const Op* ProducerOf(ValueId id) const;
   Summands SummandsOf(ValueId compared, std::vector<View>& views);
   Register Extra(const Summands& lhs, const Summands& rhs, const Read& read);
   Register Larger(Register a, Register b);
@@ -272,19 +260,12 @@ class RegionMaker {
   const Detection& looks_;
   WorkMeter& meter_;
   StatementWriter out_;
+  Values values_;
   Records records_;
-  std::vector<View> views_;
-  std::vector<View> inputs_;
-  const bool adjoint_draws_;            // whether reversed loops need to know where they are
-  std::vector<const Region*> regions_;  // being written, outermost first
-  std::vector<bool> behind_;            // by value: whether a predicate hangs on it
+  const bool adjoint_draws_;  // whether reversed loops need to know where they are
+  std::vector<bool> behind_;  // by value: whether a predicate hangs on it
   DecidingTests tests_;
   const Additions* additions_ = nullptr;  // null: none is counted
-  struct Producer {
-    const Region* region = nullptr;
-    const Op* op = nullptr;
-  };
-  std::vector<Producer> producers_;  // by value
   std::map<std::string_view, int32_t> site_numbers_;
   std::vector<Radius> radii_;         // by value
   Register iteration_ = kNoRegister;  // of the loops around, flattened; none: 0
@@ -295,8 +276,6 @@ class RegionMaker {
   const OuterProducts* products_ = nullptr;  // null: no gradient is given as factors
   const Region* primal_ = nullptr;           // top region that is reversed
   std::map<const FrameLayout*, Register> frames_;
-  // Views that one operation of this region has computed for others, by operand and name.
-  std::map<std::pair<ValueId, std::string>, View> kept_;
   std::map<std::pair<size_t, BufferKind>, View> given_;  // to inputs
 };
 
