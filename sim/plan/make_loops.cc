@@ -7,7 +7,6 @@
 #include "sim/op/op_info.h"
 #include "sim/plan/region_maker.h"
 #include "sim/program/axes.h"
-#include "sim/program/compared_sum.h"
 #include "sim/program/loop.h"
 #include "sim/text.h"
 
@@ -35,55 +34,16 @@ std::string RegionMaker::ComparisonFunction(const Op& event) const {
              is_real ? precision::FormatName(*lhs.format) : CarrierName(CarrierOf(lhs)));
 }
 
-RegionMaker::Summands RegionMaker::SummandsOf(ValueId compared, std::vector<View>& views) {
-  if (program_.level != TestLevel::kDeclared) return ScaleViews(compared, views);
-  const Op* const sum =
-      ComparedSum(program_, compared, [&](ValueId id) { return values_.MakerOf(id); });
-  const Summands summands = {sum, views.size(), {}, {}};
-  if (sum == nullptr) return summands;
-  for (ValueId operand : sum->operands) views.push_back(values_.ViewOf(operand));
-  return summands;
-}
-
-// Returns the larger of two magnitudes; in f64 where one is.
-Register RegionMaker::Larger(Register a, Register b) {
-  if (a == kNoRegister) return b;
-  if (b == kNoRegister) return a;
-  if (out_.TypeOf(a) != out_.TypeOf(b)) return Larger(out_.Wide(a), out_.Wide(b));
-  return out_.Call(Cat("larger_magnitude_", CarrierName(out_.TypeOf(a))), out_.TypeOf(a), {a, b});
-}
-
-// Returns the magnitude of a product or a quotient, in f64.
-Register RegionMaker::WideMagnitude(const char* of, Register a, Register b) {
-  return out_.Call(Cat("magnitude_of_", of, "_f64"), Carrier::kF64, {out_.Wide(a), out_.Wide(b)});
-}
-
-Register RegionMaker::Extra(const Summands& lhs, const Summands& rhs, const Read& read) {
-  Register extra = kNoRegister;
-  for (const Summands& summands : {lhs, rhs}) {
-    if (!summands.scale.empty()) extra = Larger(extra, ScaleAt(summands, read));
-    if (summands.sum == nullptr) continue;
-    Register first = read(summands.first);
-    Register second = read(summands.first + 1);
-    if (summands.sum->code == OpCode::kFma) {
-      first = WideMagnitude("product", first, second);
-      second = read(summands.first + 2);
-    }
-    extra = Larger(extra, Larger(first, second));
-  }
-  return extra;
-}
-
 // Behind a comparison of scalars of the test region that is being written.
 void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Register where) {
   if (!records_.decides) return;
   std::vector<View> views = {values_.ViewOf(lhs), values_.ViewOf(rhs)};
-  const Summands of_lhs = SummandsOf(lhs, views);
-  const Summands of_rhs = SummandsOf(rhs, views);
+  const Summands of_lhs = scales_.SummandsOf(lhs, views);
+  const Summands of_rhs = scales_.SummandsOf(rhs, views);
   const Read read = [&](size_t k) { return out_.One(views[k]); };
   const Register a = read(0);
   const Register b = read(1);
-  const Register extra = Extra(of_lhs, of_rhs, read);
+  const Register extra = scales_.Extra(of_lhs, of_rhs, read);
   out_.Emit({.code = Code::kTest,
              .operands = {a, b, ends},
              .site = SiteNumber(op.attributes.site),
@@ -126,9 +86,9 @@ void RegionMaker::Test(const Op& op) {
   const size_t own = views.size();
   Summands of_lhs, of_rhs;
   if (records_.decides) {
-    of_lhs = SummandsOf(op.operands[compared], views);
+    of_lhs = scales_.SummandsOf(op.operands[compared], views);
     const bool is_same = op.operands[compared] == op.operands[compared + 1];
-    if (!is_same) of_rhs = SummandsOf(op.operands[compared + 1], views);
+    if (!is_same) of_rhs = scales_.SummandsOf(op.operands[compared + 1], views);
   }
   const bool is_one = ElementCount(result.type.shape) == 1;
   const Carrier carrier = CarrierOf(result);
@@ -145,7 +105,7 @@ void RegionMaker::Test(const Op& op) {
       const Register element = is_one ? element_ : ElementNumber(place(views.size() - 1), count);
       const Register a = read(compared);
       const Register b = read(compared + 1);
-      const Register extra = Extra(of_lhs, of_rhs, read);
+      const Register extra = scales_.Extra(of_lhs, of_rhs, read);
       const Register outcome = chooses ? Outcome(op, value) : value;
       out_.Emit({.code = Code::kDecide,
                  .operands = {a, b, outcome},

@@ -272,8 +272,8 @@ void RegionMaker::ElementRadii(const Op& op) {
   const size_t compared = op.code == kChoice ? 1 : 0;
   Summands of_lhs, of_rhs;
   if (compares && program_.IsReal(op.operands[compared])) {
-    of_lhs = SummandsOf(op.operands[compared], views);
-    of_rhs = SummandsOf(op.operands[compared + 1], views);
+    of_lhs = scales_.SummandsOf(op.operands[compared], views);
+    of_rhs = scales_.SummandsOf(op.operands[compared + 1], views);
   }
   const bool is_one = ElementCount(shape) == 1;
   const Radius to = is_one ? Radius{} : LocalRadius(shape);
@@ -290,7 +290,7 @@ void RegionMaker::ElementRadii(const Op& op) {
       return Deciding{read(at[k]), read(at[k] + 1), read(at[k] + 2), read(at[k] + 3),
                       read(at[k] + 4)};
     };
-    made = ElementRadius(op, read, radius, [&] { return Extra(of_lhs, of_rhs, read); });
+    made = ElementRadius(op, read, radius, [&] { return scales_.Extra(of_lhs, of_rhs, read); });
     if (is_one) return;
     out_.Store(to.ulps, place(own), made.ulps);
     out_.Store(to.own, place(own + 1), made.own);
@@ -482,12 +482,12 @@ RegionMaker::Deciding RegionMaker::TestRadius(const Op& op, const View& iteratio
   if (op.attributes.predicate) return LeastOf(test.yields[0]);
   const auto against = [&](size_t k) {
     std::vector<View> views = {values_.ViewOf(test.yields[0]), values_.ViewOf(test.yields[k])};
-    const Summands of_lhs = SummandsOf(test.yields[0], views);
-    const Summands of_rhs = SummandsOf(test.yields[k], views);
+    const Summands of_lhs = scales_.SummandsOf(test.yields[0], views);
+    const Summands of_rhs = scales_.SummandsOf(test.yields[k], views);
     const Read read = [&](size_t v) { return out_.One(views[v]); };
     const Register a = read(0);
     const Register b = read(1);
-    return OfPair(a, b, Extra(of_lhs, of_rhs, read), *program_[test.yields[0]].format,
+    return OfPair(a, b, scales_.Extra(of_lhs, of_rhs, read), *program_[test.yields[0]].format,
                   tests_.Of(op.attributes.site));
   };
   const Deciding tested = against(1);

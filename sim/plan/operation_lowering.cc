@@ -24,10 +24,8 @@ void OperationLowering::Rearrange(const std::vector<Along>& axes) {
 }
 
 void OperationLowering::Reshape() {
-  View view = maker_.out_.ContiguousOf(maker_.values_.ViewOf(op().operands[0]));
-  view.shape = ResultValue().type.shape;
-  if (view.all == kNoRegister) view.strides = StridesOf(view.shape);
-  maker_.values_.Bind(op().results[0], std::move(view));
+  const View& operand = maker_.values_.ViewOf(op().operands[0]);
+  maker_.values_.Bind(op().results[0], maker_.out_.Reshaped(operand, ResultValue().type.shape));
   is_bound_ = true;
 }
 
@@ -81,10 +79,7 @@ Lowering::Memory OperationLowering::Window(const Memory& memory, const Shape& sh
 }
 
 Lowering::Memory OperationLowering::Split(const Memory& memory, const Shape& shape) {
-  View view = maker_.out_.ContiguousOf(ViewOf(memory));
-  view.shape = shape;
-  if (view.all == kNoRegister) view.strides = StridesOf(shape);
-  return Add(std::move(view));
+  return Add(maker_.out_.Reshaped(ViewOf(memory), shape));
 }
 
 void OperationLowering::Copy(const Memory& to, const Memory& from) {

@@ -38,7 +38,8 @@ RegionMaker::RegionMaker(const NumericalProgram& numerical, const Detection& loo
       looks_(looks),
       meter_(meter),
       out_(plan, function),
-      values_(numerical.program, out_),
+      values_(program_, out_),
+      scales_(program_, values_, out_),
       records_(records),
       adjoint_draws_(AdjointDraws(numerical)) {
   for (const Site& site : numerical.sites) site_numbers_.emplace(site.name, site.number);

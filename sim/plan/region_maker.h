@@ -15,11 +15,11 @@
 
 #include "sim/op/lowering.h"
 #include "sim/plan/outer_products.h"
+#include "sim/plan/scale_writer.h"
 #include "sim/plan/statement_writer.h"
 #include "sim/plan/tape_plan.h"
 #include "sim/plan/values.h"
 #include "sim/program/additions.h"
-#include "sim/program/compared_scale.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/detect.h"
 #include "sim/program/numerical_program.h"
@@ -140,21 +140,6 @@ class RegionMaker {
   void Test(const Op& event_or_choice);
   Register ElementNumber(const Index& index, int64_t count);
   Register Outcome(const Op& choice, Register chosen);
-  // The operands of the additions behind two compared values; Extra joins their magnitudes.
-  struct Summands {
-    const Op* sum = nullptr;
-    size_t first = 0;              // of its operands in a list of views
-    std::vector<ScaleNode> scale;  // instead, in programs with a level
-    std::vector<size_t>
-        of_nodes;  // by node: the first of its views: its own, those of its operands
-  };
-  Summands ScaleViews(ValueId compared, std::vector<View>& views);
-  View Moved(View view, const std::vector<const Op*>& moves);
-  Register ScaleAt(const Summands& summands, const Read& read);
-  Register WideMagnitude(const char* of, Register a, Register b);
-  Summands SummandsOf(ValueId compared, std::vector<View>& views);
-  Register Extra(const Summands& lhs, const Summands& rhs, const Read& read);
-  Register Larger(Register a, Register b);
   void Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Register where);
   // ---- predicates (make_predicates.cc) ----
   // Of one element.
@@ -261,6 +246,7 @@ class RegionMaker {
   WorkMeter& meter_;
   StatementWriter out_;
   Values values_;
+  ScaleWriter scales_;
   Records records_;
   const bool adjoint_draws_;  // whether reversed loops need to know where they are
   std::vector<bool> behind_;  // by value: whether a predicate hangs on it

@@ -190,6 +190,13 @@ View StatementWriter::ContiguousOf(const View& view) {
   return copy;
 }
 
+View StatementWriter::Reshaped(const View& view, Shape shape) {
+  View reshaped = ContiguousOf(view);
+  if (view.all == kNoRegister) reshaped.strides = StridesOf(shape);
+  reshaped.shape = std::move(shape);
+  return reshaped;
+}
+
 // ---- blocks ----
 
 void StatementWriter::EachElement(const Shape& shape, const std::vector<View>& views,

@@ -57,6 +57,7 @@ class StatementWriter {
   void Copy(const View& to, const View& from);
   void CopyAtOnce(const std::vector<View>& to, const std::vector<View>& from);
   View ContiguousOf(const View& view);
+  View Reshaped(const View& view, Shape shape);  // row-major
 
   // ---- blocks ----
   // Runs `body` for every element of `shape`; the views have this shape. Neighbouring axes are one

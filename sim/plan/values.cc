@@ -89,22 +89,14 @@ View Values::MaskFor(const Shape& shape, ValueId mask) {
   View view = ViewOf(mask);
   if (view.shape == shape) return view;
   const int64_t count = ElementCount(view.shape);
-  if (view.all == kNoRegister && count == ElementCount(shape)) {
-    view = out_.ContiguousOf(view);
-    view.shape = shape;
-    view.strides = StridesOf(shape);
-    return view;
-  }
+  if (view.all == kNoRegister && count == ElementCount(shape)) return out_.Reshaped(view, shape);
   return AnyOf(shape, view);
 }
 
 View Values::AnyOf(const Shape& shape, const View& mask) {
   View same{.carrier = Carrier::kBool, .shape = shape, .all = mask.all};
   if (mask.all != kNoRegister) return same;
-  View line = out_.ContiguousOf(mask);
-  line.shape = {ElementCount(mask.shape)};
-  line.strides = {1};
-  same.all = out_.Fold(line, "or_bool", 0);
+  same.all = out_.Fold(out_.Reshaped(mask, {ElementCount(mask.shape)}), "or_bool", 0);
   return same;
 }
 

@@ -1,23 +1,44 @@
-// The scale of compared values (sim/program/compared_scale.h) as statements.
+#include "sim/plan/scale_writer.h"
+
 #include <utility>
 
-#include "sim/plan/region_maker.h"
-#include "sim/program/axes.h"
+#include "sim/program/compared_sum.h"
 #include "sim/text.h"
 
 namespace simgrad::sim::plan {
 
 using enum OpCode;
 
+Summands ScaleWriter::SummandsOf(ValueId compared, std::vector<View>& views) {
+  if (program_.level != TestLevel::kDeclared) return ScaleViews(compared, views);
+  const Op* const sum =
+      ComparedSum(program_, compared, [&](ValueId id) { return values_.MakerOf(id); });
+  const Summands summands = {sum, views.size(), {}, {}};
+  if (sum == nullptr) return summands;
+  for (ValueId operand : sum->operands) views.push_back(values_.ViewOf(operand));
+  return summands;
+}
+
+// Returns the larger of two magnitudes; in f64 where one is.
+Register ScaleWriter::Larger(Register a, Register b) {
+  if (a == kNoRegister) return b;
+  if (b == kNoRegister) return a;
+  if (out_.TypeOf(a) != out_.TypeOf(b)) return Larger(out_.Wide(a), out_.Wide(b));
+  return out_.Call(Cat("larger_magnitude_", CarrierName(out_.TypeOf(a))), out_.TypeOf(a), {a, b});
+}
+
+// Returns the magnitude of a product or a quotient, in f64.
+Register ScaleWriter::WideMagnitude(const char* of, Register a, Register b) {
+  return out_.Call(Cat("magnitude_of_", of, "_f64"), Carrier::kF64, {out_.Wide(a), out_.Wide(b)});
+}
+
 // Elements as the moves put them, the outermost first.
-View RegionMaker::Moved(View view, const std::vector<const Op*>& moves) {
+View ScaleWriter::Moved(View view, const std::vector<const Op*>& moves) {
   for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
     const Attributes& a = (*move)->attributes;
     const Shape& shape = program_[(*move)->results[0]].type.shape;
     if ((*move)->code == kReshape) {
-      view = out_.ContiguousOf(view);
-      view.shape = shape;
-      if (view.all == kNoRegister) view.strides = StridesOf(shape);
+      view = out_.Reshaped(view, shape);
       continue;
     }
     std::vector<Lowering::Along> axes;
@@ -34,7 +55,7 @@ View RegionMaker::Moved(View view, const std::vector<const Op*>& moves) {
   return view;
 }
 
-RegionMaker::Summands RegionMaker::ScaleViews(ValueId compared, std::vector<View>& views) {
+Summands ScaleWriter::ScaleViews(ValueId compared, std::vector<View>& views) {
   Summands summands;
   summands.scale = ScaleOf(program_, compared, [&](ValueId id) { return values_.MakerOf(id); });
   for (const ScaleNode& node : summands.scale) {
@@ -52,7 +73,7 @@ RegionMaker::Summands RegionMaker::ScaleViews(ValueId compared, std::vector<View
 }
 
 // Magnitudes of f32 stay in f32 until they are multiplied or divided.
-Register RegionMaker::ScaleAt(const Summands& summands, const Read& read) {
+Register ScaleWriter::ScaleAt(const Summands& summands, const Read& read) {
   std::vector<Register> scales;
   for (size_t n = 0; n < summands.scale.size(); ++n) {
     const ScaleNode& node = summands.scale[n];
@@ -96,6 +117,22 @@ Register RegionMaker::ScaleAt(const Summands& summands, const Read& read) {
     scales.push_back(Larger(own, behind));
   }
   return scales.back();
+}
+
+Register ScaleWriter::Extra(const Summands& lhs, const Summands& rhs, const Read& read) {
+  Register extra = kNoRegister;
+  for (const Summands& summands : {lhs, rhs}) {
+    if (!summands.scale.empty()) extra = Larger(extra, ScaleAt(summands, read));
+    if (summands.sum == nullptr) continue;
+    Register first = read(summands.first);
+    Register second = read(summands.first + 1);
+    if (summands.sum->code == OpCode::kFma) {
+      first = WideMagnitude("product", first, second);
+      second = read(summands.first + 2);
+    }
+    extra = Larger(extra, Larger(first, second));
+  }
+  return extra;
 }
 
 }  // namespace simgrad::sim::plan
