@@ -99,25 +99,38 @@ bool WorldWriter::WriteIndexing(OpCode code, ValuePool& pool) {
   return true;
 }
 
-Var WorldWriter::Matrix(ValuePool& pool, int64_t rows, int64_t columns) {
-  Var m = RealOf(pool, {rows, columns});
+Var WorldWriter::Matrix(ValuePool& pool, const Shape& shape) {
+  Var m = RealOf(pool, shape);
   if (Tamed()) m = Bounded(m);
   // So that rows differ.
-  std::vector<double> own(static_cast<size_t>(rows * columns));
+  std::vector<double> own(static_cast<size_t>(ElementCount(shape)));
   for (double& x : own) x = random_.Uniform(-1.0, 1.0);
   if (own.empty() || random_.Chance(0.1)) return m;
-  return m + builder_.LiteralArray(own, {rows, columns});
+  return m + builder_.LiteralArray(own, shape);
 }
 
 // Far from singular, or whatever the pool has.
-Var WorldWriter::Regular(ValuePool& pool, int64_t n) {
-  const Var m = Matrix(pool, n, n);
-  if (n == 0 || (!options_.smooth && !IsLarge() && random_.Chance(0.25))) return m;
-  std::vector<double> diagonal(static_cast<size_t>(n * n), 0.0);
-  for (int64_t k = 0; k < n; ++k)
-    diagonal[static_cast<size_t>(k * (n + 1))] = 4.0 + static_cast<double>(n);
+Var WorldWriter::Regular(ValuePool& pool, const Shape& shape) {
+  const Var m = Matrix(pool, shape);
+  const int64_t rows = shape[shape.size() - 2];
+  const int64_t columns = shape.back();
+  const int64_t count = ElementCount(shape);
+  if (count == 0 || (!options_.smooth && !IsLarge() && random_.Chance(0.25))) return m;
+  std::vector<double> diagonal(static_cast<size_t>(count), 0.0);
+  for (int64_t first = 0; first < count; first += rows * columns) {
+    for (int64_t k = 0; k < std::min(rows, columns); ++k)
+      diagonal[static_cast<size_t>(first + k * (columns + 1))] = 4.0 + static_cast<double>(rows);
+  }
   const Var bounded = Tamed() ? Bounded(m) : m;
-  return bounded + builder_.LiteralArray(diagonal, {n, n});
+  return bounded + builder_.LiteralArray(diagonal, shape);
+}
+
+// The axes before those of a matrix: none, or some.
+Shape WorldWriter::LeadingAxes() {
+  // Drawn aside, so that a seed's program without any does not depend on it.
+  Random aside(Random(random_).Bits() ^ 0xBA7C4u);
+  static const std::vector<Shape> kLeading = {{}, {}, {}, {2}, {2}, {3}, {1, 2}, {0}};
+  return aside.Pick(kLeading);
 }
 
 bool WorldWriter::WriteLinear(OpCode code, ValuePool& pool) {
@@ -126,8 +139,8 @@ bool WorldWriter::WriteLinear(OpCode code, ValuePool& pool) {
   const int64_t m = random_.Integer(1, 3);
   if (code == kMatmul) {
     const int64_t k = length();
-    Var a = Matrix(pool, n, k);
-    Var b = Matrix(pool, k, m);
+    Var a = Matrix(pool, {n, k});
+    Var b = Matrix(pool, {k, m});
     if (random_.Chance(0.3)) {
       a = builder_.Broadcast(a, {2, n, k}, {1, 2});
       b = builder_.Broadcast(b, {2, k, m}, {1, 2});
@@ -147,15 +160,35 @@ bool WorldWriter::WriteLinear(OpCode code, ValuePool& pool) {
              kNorm2, x, random_.Chance(0.5) ? std::vector<int64_t>{} : std::vector<int64_t>{axis}));
     return true;
   }
-  const Var a = Regular(pool, n);
-  if (code == kCholesky || code == kLu || code == kLuPermutation) {
-    Keep(pool, code == kLuPermutation ? pool.i32s : pool.reals, builder_.Do(code, {a}));
+  if (code == kLu || code == kLuPermutation) {
+    // Drawn aside, so that a seed's program of square ones does not depend on it.
+    const bool square = Random(Random(random_).Bits() ^ 0x7A11u).Chance(0.5);
+    const Var a = Regular(pool, {n, square ? n : m});
+    Keep(pool, code == kLu ? pool.reals : pool.i32s, builder_.Do(code, {a}));
     return true;
   }
-  const Var b = Matrix(pool, n, m);
+  WriteSystem(code, pool, n, m);
+  return true;
+}
+
+// n unknowns, m right sides.
+void WorldWriter::WriteSystem(OpCode code, ValuePool& pool, int64_t n, int64_t m) {
+  const bool of_lu = code == kSolve || code == kLuSolve;  // which takes one matrix
+  const Shape leading = of_lu ? Shape{} : LeadingAxes();
+  const auto shaped = [&](int64_t rows, int64_t columns) {
+    Shape shape = leading;
+    shape.insert(shape.end(), {rows, columns});
+    return shape;
+  };
+  const Var a = Regular(pool, shaped(n, n));
+  if (code == kCholesky) {
+    Keep(pool, pool.reals, builder_.Do(kCholesky, {a}));
+    return;
+  }
+  const Var b = Matrix(pool, shaped(n, m));
   if (code == kSolve) {
     Keep(pool, pool.reals, builder_.Do(kSolve, {a, b}));
-    return true;
+    return;
   }
   Attributes how;
   how.transposed = random_.Chance(0.5);
@@ -163,12 +196,11 @@ bool WorldWriter::WriteLinear(OpCode code, ValuePool& pool) {
     const Var factors = builder_.Do(kLu, {a});
     const Var rows = builder_.Do(kLuPermutation, {a});
     Keep(pool, pool.reals, builder_.Do(kLuSolve, {a, factors, rows, b}, how));
-    return true;
+    return;
   }
   how.upper = random_.Chance(0.5);
   how.unit = random_.Chance(0.3);
   Keep(pool, pool.reals, builder_.Do(kTriangularSolve, {a, b}, how));
-  return true;
 }
 
 }  // namespace simgrad::sim::equality

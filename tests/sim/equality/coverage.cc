@@ -117,6 +117,7 @@ void Coverage::Add(const Case& made, const Observed& seen) {
   for (CastRounding rounding : contents.roundings) ++roundings[static_cast<size_t>(rounding)];
   for (Comparison c : contents.events) ++event_comparisons[static_cast<size_t>(c)];
   for (Comparison c : contents.loops) ++loop_comparisons[static_cast<size_t>(c)];
+  linear.Add(*made.work.batch.program);
   cap_first += contents.caps.count(CapOrder::kCapFirst) != 0 ? 1 : 0;
   test_first += contents.caps.count(CapOrder::kTestFirst) != 0 ? 1 : 0;
   entries += contents.entry ? 1 : 0;
@@ -194,7 +195,15 @@ std::vector<Coverage::Line> Coverage::Lines() const {
     lines.push_back({absl::StrCat("event ", kSigns[i]), event_comparisons[i], 20});
     lines.push_back({absl::StrCat("while ", kSigns[i]), loop_comparisons[i], 20});
   }
-  lines.insert(lines.end(), {{"counts that differ", uneven_loops, 200},
+  lines.insert(lines.end(), {{"batched cholesky", linear.batched_cholesky, 15},
+                             {"batched cholesky's vjp", linear.batched_cholesky_vjp, 5},
+                             {"batched triangular_solve", linear.batched_triangular, 15},
+                             {"batched triangular_solve's vjp", linear.batched_triangular_vjp, 5},
+                             {"tall lu", linear.tall_lu, 15},
+                             {"wide lu", linear.wide_lu, 10},
+                             {"tall lu_permutation", linear.tall_permutation, 15},
+                             {"wide lu_permutation", linear.wide_permutation, 10},
+                             {"counts that differ", uneven_loops, 200},
                              {"nested loops", nested_loops, 100},
                              {"loops per element", per_element_loops, 100},
                              {"cap first", cap_first, 100},

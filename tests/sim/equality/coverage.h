@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/equality/linear_coverage.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
 
@@ -21,6 +22,7 @@ struct Coverage {
   std::array<int, kElementTypes> elements{};  // computed by an operation
   std::array<int, 6> event_comparisons{};
   std::array<int, 6> loop_comparisons{};
+  LinearCoverage linear;
   int cases = 0;
   int cap_first = 0;
   int test_first = 0;

@@ -46,9 +46,11 @@ class WorldWriter {
   // array_writer.cc
   bool WriteIndexing(OpCode code, ValuePool& pool);
   bool WriteLinear(OpCode code, ValuePool& pool);
+  void WriteSystem(OpCode code, ValuePool& pool, int64_t n, int64_t m);
   Var Indices(ValuePool& pool, const Shape& shape, int64_t length);
-  Var Matrix(ValuePool& pool, int64_t rows, int64_t columns);
-  Var Regular(ValuePool& pool, int64_t n);
+  Var Matrix(ValuePool& pool, const Shape& shape);
+  Var Regular(ValuePool& pool, const Shape& shape);
+  Shape LeadingAxes();
   bool WriteArgsort(ValuePool& pool);
   bool WriteConcat(ValuePool& pool, ElementType element);
   bool WriteReduction(OpCode code, ValuePool& pool);

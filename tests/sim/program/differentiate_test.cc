@@ -11,6 +11,7 @@
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/op/op_info.h"
 #include "tests/sanitized.h"
+#include "tests/sim/equality/linear_coverage.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/planted_faults.h"
 #include "tests/sim/equality/random_case.h"
@@ -113,6 +114,7 @@ struct Tally {
   int skipped = 0;
   std::string wrong;                 // the last wrong one
   std::map<OpCode, int> operations;  // in how many checked programs
+  equality::LinearCoverage linear;
 };
 
 void CollectOps(const Region& region, std::set<OpCode>& codes) {
@@ -159,6 +161,7 @@ int CheckCase(const Case& made, const Observed& seen, Tally& tally) {
   std::set<OpCode> codes;
   CollectOps(made.work.batch.program->program.step, codes);
   for (OpCode code : codes) ++tally.operations[code];
+  tally.linear.Add(*made.work.batch.program);
   return wrong;
 }
 
@@ -207,6 +210,10 @@ TEST(DifferentiateTest, GradientsOfRandomProgramsAgreeWithCentralDifferences) {
     if (!has || !info.in_worlds || !info.smooth || info.expand != nullptr) return;
     EXPECT_GE(tally.operations[code], 10) << info.name;
   });
+  EXPECT_GE(tally.linear.batched_cholesky_vjp, 5);
+  EXPECT_GE(tally.linear.batched_triangular_vjp, 5);
+  EXPECT_GE(tally.linear.tall_lu, 5);
+  EXPECT_GE(tally.linear.wide_lu, 5);
 }
 
 }  // namespace
