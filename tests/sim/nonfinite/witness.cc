@@ -14,23 +14,6 @@ constexpr const char* kInputNames[] = {"state.x",     "state.w",    "state.z",
                                        "param.k",     "control.c",  "data.trigger",
                                        "data.weight", "data.limit", "data.limit_all"};
 
-NonFiniteClass ClassOf(const std::string& what, const std::vector<double>& in, double result) {
-  if (std::any_of(in.begin(), in.end(), [](double x) { return !std::isfinite(x); })) {
-    return NonFiniteClass::kInput;
-  }
-  if (what == "cast" || what == "tape" || what == "convert") return NonFiniteClass::kConversion;
-  const bool sums = what == "sum" || what == "cumsum" || what == "prod" ||
-                    what == "exclusive_prod" || what == "matmul" || what == "norm2" ||
-                    what == "scatter";
-  if (std::isnan(result)) return sums ? NonFiniteClass::kOverflow : NonFiniteClass::kInvalid;
-  const bool zero = (what == "div" && in[1] == 0.0) || (what == "log" && in[0] == 0.0) ||
-                    (what == "triangular_solve" && in[0] == 0.0) ||
-                    (what == "quot" && in[1] == 0.0) || (what == "log2" && in[0] == 0.0) ||
-                    (what == "rsqrt" && in[0] == 0.0) || (what == "log1p" && in[0] == -1.0) ||
-                    (what == "pow" && in[0] == 0.0);
-  return zero ? NonFiniteClass::kDivideByZero : NonFiniteClass::kOverflow;
-}
-
 bool Mentions(const std::vector<Line>& lines, int input) {
   const auto has = [&](const std::vector<int>& ids) {
     return std::find(ids.begin(), ids.end(), input) != ids.end();
@@ -58,6 +41,23 @@ double ToInteger(double x) {
 }
 
 }  // namespace
+
+NonFiniteClass ClassOf(const std::string& what, const std::vector<double>& in, double result) {
+  if (std::any_of(in.begin(), in.end(), [](double x) { return !std::isfinite(x); })) {
+    return NonFiniteClass::kInput;
+  }
+  if (what == "cast" || what == "tape" || what == "convert") return NonFiniteClass::kConversion;
+  const bool sums = what == "sum" || what == "cumsum" || what == "prod" ||
+                    what == "exclusive_prod" || what == "matmul" || what == "norm2" ||
+                    what == "scatter";
+  if (std::isnan(result)) return sums ? NonFiniteClass::kOverflow : NonFiniteClass::kInvalid;
+  const bool zero = (what == "div" && in[1] == 0.0) || (what == "log" && in[0] == 0.0) ||
+                    (what == "triangular_solve" && in[0] == 0.0) ||
+                    (what == "quot" && in[1] == 0.0) || (what == "log2" && in[0] == 0.0) ||
+                    (what == "rsqrt" && in[0] == 0.0) || (what == "log1p" && in[0] == -1.0) ||
+                    (what == "pow" && in[0] == 0.0);
+  return zero ? NonFiniteClass::kDivideByZero : NonFiniteClass::kOverflow;
+}
 
 bool Witness::Blocks(const std::string& what) {
   return what == "floor" || what == "round" || what == "sign" || what == "integer" ||

@@ -33,6 +33,10 @@ struct Testimony {
   std::vector<std::vector<double>> states;  // x, w, z as they end
 };
 
+// Why the operation of that name gave a non-finite result, from the operands that a certificate shows.
+sim::NonFiniteClass ClassOf(const std::string& what, const std::vector<double>& operands,
+                            double result);
+
 class Witness {
  public:
   Witness(const Recipe& recipe, const precision::Policy& policy, const Sent& sent, int64_t steps)
@@ -40,7 +44,8 @@ class Witness {
 
   Testimony Testify(bool gradient);
 
-  // Whether a derivative passes through an operation of numbers, and the witness has its rule.
+  // By the word of a line (recipe.h): whether no derivative passes through it, and whether the
+  // witness has its rule.
   static bool Blocks(const std::string& what);
   static bool Reverses(const std::string& what);
 
@@ -140,8 +145,17 @@ class Witness {
   class Rules;  // witness_functions.cc
   static bool HasRule(const std::string& what);
   bool ReverseFunction(Node& node, const Slot& slot, const Context& context);
-  Slot ReverseProduct(Node& node, const Slot& slot, const Context& context);
-  void ReverseShape(Node& node, const Slot& slot, const Context& context);
+  // What is no function of numbers, by its word: moves, spreads or adds up the cotangent.
+  using Reversal = void (Witness::*)(Node& node, const Slot& slot, const Context& context);
+  static const std::map<std::string, Reversal>& Reversals();
+  static Slot Absent(const Node& node, const Slot& slot);  // of the first operand
+  void Pass(Node& node, const Slot& slot, const Context& context);
+  void Hand(Node& node, const Slot& slot, const Context& context);
+  void PutBack(Node& node, const Slot& slot, const Context& context);
+  void Widen(Node& node, const Slot& slot, const Context& context);
+  void Spread(Node& node, const Slot& slot, const Context& context);
+  void AddUp(Node& node, const Slot& slot, const Context& context);
+  void ReverseProduct(Node& node, const Slot& slot, const Context& context);
   void Choice(Node& node, const Slot& slot, const std::vector<char>& first_taken, size_t first,
               size_t second, const Context& context);
   void Contribute(Node* to, Slot slot, const Context& context);

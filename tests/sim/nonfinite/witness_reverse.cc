@@ -21,7 +21,9 @@ bool Chooses(const std::string& what) { return what == "select" || what == "max"
 
 }  // namespace
 
-bool Witness::Reverses(const std::string& what) { return Chooses(what) || HasRule(what); }
+bool Witness::Reverses(const std::string& what) {
+  return Chooses(what) || HasRule(what) || Reversals().count(what) != 0;
+}
 
 // Numbers as an adjoint operation of `role` reads them.
 std::vector<double> Witness::BringRead(const Read& x, Role role, const std::vector<char>& where,
@@ -141,7 +143,7 @@ void Witness::Choice(Node& node, const Slot& slot, const std::vector<char>& firs
 }
 
 // The cotangent times the products of the factors before and behind each.
-Witness::Slot Witness::ReverseProduct(Node& node, const Slot& slot, const Context& context) {
+void Witness::ReverseProduct(Node& node, const Slot& slot, const Context& context) {
   const size_t n = node.in[0]->v.size();
   const Format format = Setting(context.role).format;
   Context wide = context;
@@ -167,54 +169,80 @@ Witness::Slot Witness::ReverseProduct(Node& node, const Slot& slot, const Contex
   const Read others = Do("mul", {before, behind}, wide);
   const Read spread{std::vector<double>(n, slot.v[0]), slot.format, false};
   const Read result = Do("mul", {spread, others}, wide);
-  return {result.v, wide.where, slot.partial, result.format};
+  Contribute(node.in[0], {result.v, wide.where, slot.partial, result.format}, context);
 }
 
-// What moves numbers without computing.
-void Witness::ReverseShape(Node& node, const Slot& slot, const Context& context) {
-  const std::string& what = node.what;
-  const size_t n = node.in[0]->v.size();
-  if (what == "move" || what == "cast") return Contribute(node.in[0], slot, context);
-  if (what == "gather") {
-    for (size_t e = node.in.size(); e-- > 0;) {
-      Contribute(node.in[e], {{slot.v[e]}, {slot.mask[e]}, slot.partial, slot.format}, context);
-    }
-    return;
+void Witness::Pass(Node& node, const Slot& slot, const Context& context) {
+  Contribute(node.in[0], slot, context);
+}
+
+void Witness::Hand(Node& node, const Slot& slot, const Context& context) {
+  for (size_t e = node.in.size(); e-- > 0;) {
+    Contribute(node.in[e], {{slot.v[e]}, {slot.mask[e]}, slot.partial, slot.format}, context);
   }
-  Slot wide{std::vector<double>(n, 0.0), std::vector<char>(n, 0), slot.partial, slot.format};
-  if (what == "element") {
-    wide.v[static_cast<size_t>(node.element)] = slot.v[0];
-    wide.mask[static_cast<size_t>(node.element)] = slot.mask[0];
-  } else if (what == "slice") {
-    wide.partial = true;
-    for (size_t i = 0; i < slot.v.size(); ++i) {
-      wide.v[i + static_cast<size_t>(node.line->start)] = slot.v[i];
-      wide.mask[i + static_cast<size_t>(node.line->start)] = slot.mask[i];
-    }
-  } else if (what == "total") {
-    wide.v.assign(n, slot.v[0]);
-    wide.mask.assign(n, slot.mask[0]);
-  } else if (what == "product of all") {
-    wide = ReverseProduct(node, slot, context);
-  } else if (what == "broadcast") {
-    // The sum over what it was spread to; an absent element counts as +0.
-    const precision::RoleSetting& setting = Setting(context.role);
-    std::vector<double> filled =
-        BringRead({slot.v, slot.format, false}, context.role, slot.mask, context);
-    for (size_t i = 0; i < filled.size(); ++i) filled[i] = slot.mask[i] != 0 ? filled[i] : 0.0;
-    wide.v[0] = SumOf(filled, setting.order, setting.accumulator, setting.format);
-    wide.mask[0] = std::any_of(slot.mask.begin(), slot.mask.end(), [](char m) { return m != 0; });
-    wide.format = setting.format;
-    const auto [low, high] = std::minmax_element(filled.begin(), filled.end());
-    if (wide.mask[0] != 0) {
-      Check("sum", context.label, "", context.role, setting.format, context.place, 0, 1,
-            {*low, *high}, wide.v[0]);
-    }
-  } else {
-    std::fprintf(stderr, "the witness cannot reverse '%s'\n", what.c_str());
-    std::abort();
+}
+
+Witness::Slot Witness::Absent(const Node& node, const Slot& slot) {
+  const size_t n = node.in[0]->v.size();
+  return {std::vector<double>(n, 0.0), std::vector<char>(n, 0), slot.partial, slot.format};
+}
+
+void Witness::PutBack(Node& node, const Slot& slot, const Context& context) {
+  Slot wide = Absent(node, slot);
+  wide.v[static_cast<size_t>(node.element)] = slot.v[0];
+  wide.mask[static_cast<size_t>(node.element)] = slot.mask[0];
+  Contribute(node.in[0], std::move(wide), context);
+}
+
+void Witness::Widen(Node& node, const Slot& slot, const Context& context) {
+  Slot wide = Absent(node, slot);
+  wide.partial = true;
+  for (size_t i = 0; i < slot.v.size(); ++i) {
+    wide.v[i + static_cast<size_t>(node.line->start)] = slot.v[i];
+    wide.mask[i + static_cast<size_t>(node.line->start)] = slot.mask[i];
   }
   Contribute(node.in[0], std::move(wide), context);
+}
+
+void Witness::Spread(Node& node, const Slot& slot, const Context& context) {
+  const size_t n = node.in[0]->v.size();
+  Slot wide{std::vector<double>(n, slot.v[0]), std::vector<char>(n, slot.mask[0]), slot.partial,
+            slot.format};
+  Contribute(node.in[0], std::move(wide), context);
+}
+
+// The sum over what it was spread to; an absent element counts as +0.
+void Witness::AddUp(Node& node, const Slot& slot, const Context& context) {
+  Slot sum = Absent(node, slot);
+  const precision::RoleSetting& setting = Setting(context.role);
+  std::vector<double> filled =
+      BringRead({slot.v, slot.format, false}, context.role, slot.mask, context);
+  for (size_t i = 0; i < filled.size(); ++i) filled[i] = slot.mask[i] != 0 ? filled[i] : 0.0;
+  sum.v[0] = SumOf(filled, setting.order, setting.accumulator, setting.format);
+  sum.mask[0] = std::any_of(slot.mask.begin(), slot.mask.end(), [](char m) { return m != 0; });
+  sum.format = setting.format;
+  const auto [low, high] = std::minmax_element(filled.begin(), filled.end());
+  if (sum.mask[0] != 0) {
+    Check("sum", context.label, "", context.role, setting.format, context.place, 0, 1,
+          {*low, *high}, sum.v[0]);
+  }
+  Contribute(node.in[0], std::move(sum), context);
+}
+
+const std::map<std::string, Witness::Reversal>& Witness::Reversals() {
+  static const auto* const kAll = new std::map<std::string, Reversal>{
+      // What stands for a loop.
+      {"move", &Witness::Pass},
+      {"gather", &Witness::Hand},
+      {"element", &Witness::PutBack},
+      // Lines.
+      {"cast", &Witness::Pass},
+      {"slice", &Witness::Widen},
+      {"total", &Witness::Spread},
+      {"product of all", &Witness::ReverseProduct},
+      {"broadcast", &Witness::AddUp},
+  };
+  return *kAll;
 }
 
 void Witness::ReverseNode(Node& node) {
@@ -228,7 +256,13 @@ void Witness::ReverseNode(Node& node) {
   context.where = slot.partial ? slot.mask : All(slot.v.size());
   const std::string& what = node.what;
   if (!Chooses(what)) {
-    if (!ReverseFunction(node, slot, context)) ReverseShape(node, slot, context);
+    if (ReverseFunction(node, slot, context)) return;
+    const auto reversal = Reversals().find(what);
+    if (reversal == Reversals().end()) {
+      std::fprintf(stderr, "the witness cannot reverse '%s'\n", what.c_str());
+      std::abort();
+    }
+    (this->*reversal->second)(node, slot, context);
     return;
   }
   std::vector<char> first_taken;
