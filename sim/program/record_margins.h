@@ -6,7 +6,7 @@
 // NaN. Its axes are those of the loops around the test, outermost first (step_recorder.h), then the
 // test's own. The margin of a loop is that of the test that stops it, never that of the test of its
 // entry, and has an axis for its own iterations.
-// No value that was there changes. The new ones have Value::watched unset, so a NaN in them is no
+// No value that was there changes. The new reals have Value::watched unset, so a NaN in them is no
 // birth, and the fingerprint stays that of the program without them.
 //
 // Errors: throws PassBudget::Ended: INVALID_ARGUMENT with "diagnostics.margins[i]" if `step` has no

@@ -90,6 +90,51 @@ TEST(Simplify, KeepsWhatIsUsedOutsideTheRegions) {
   EXPECT_EQ(simple.step.ops[1].code, OpCode::kTanh);
 }
 
+// In every region, of exports and yields too; dead code stays.
+TEST(RemoveCopies, ReadersInEveryRegionReadTheOperand) {
+  Builder b("everywhere");
+  const Var x = b.State("x", {2});
+  const auto copy = [&](Var of) { return b.Broadcast(b.Reshape(of, {2}), {2}, {0}); };
+  b.SetInitial([&] { return Vars{copy(x)}; });
+  const Vars turned = b.For(2, {x}, [&](Var, const Vars& now) {
+    return Vars{copy(b.Apply(OpCode::kSin, {copy(now[0])}))};
+  });
+  b.Apply(OpCode::kCos, {copy(x)});
+  b.Export("out", copy(turned[0]));
+  b.SetNext({copy(turned[0])});
+  b.AddObjective(
+      "cost", [&] { return b.Reduce(OpCode::kSum, copy(x)); },
+      [&](const Vars& states, const Vars&) { return b.Reduce(OpCode::kSum, copy(states[0])); });
+  PassBudget budget;
+  const Program without = RemoveCopies(b.program(), budget);
+  EXPECT_TRUE(without.initial.ops.empty());
+  EXPECT_EQ(without.initial.yields, std::vector<ValueId>{x.id});
+  ASSERT_EQ(without.step.ops.size(), 2u);
+  const Op& loop = without.step.ops[0];
+  const Region& body = loop.regions[0];
+  ASSERT_EQ(body.ops.size(), 1u);
+  EXPECT_EQ(body.ops[0].operands, std::vector<ValueId>{body.args[1]});
+  EXPECT_EQ(body.yields, body.ops[0].results);
+  EXPECT_EQ(without.step.ops[1].code, OpCode::kCos);
+  EXPECT_EQ(without.step.ops[1].operands, std::vector<ValueId>{x.id});
+  EXPECT_EQ(without.exports[0].value, turned[0].id);
+  EXPECT_EQ(without.step.yields, std::vector<ValueId>{turned[0].id});
+  const Objective& cost = without.objectives[0];
+  ASSERT_EQ(cost.stage.ops.size(), 1u);
+  EXPECT_EQ(cost.stage.ops[0].operands, std::vector<ValueId>{x.id});
+  ASSERT_EQ(cost.terminal.ops.size(), 1u);
+  EXPECT_EQ(cost.terminal.ops[0].operands, std::vector<ValueId>{cost.terminal.args[0]});
+}
+
+TEST(RemoveCopies, WhatChangesTheShapeStays) {
+  Builder b("widens");
+  const Var x = b.State("x", {2});
+  const Var wide = b.Broadcast(x, {2, 2}, {1});
+  b.SetNext({b.Slice(b.Reshape(wide, {4}), {0}, {2})});
+  PassBudget budget;
+  EXPECT_EQ(Print(RemoveCopies(b.program(), budget)), Print(b.program()));
+}
+
 // The adjoint's dead code goes first, and then what only that read in the primal.
 TEST(RemoveUnread, TakesFromThePrimalWhatOnlyDeadCodeOfTheAdjointRead) {
   Builder b("unread");
