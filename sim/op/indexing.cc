@@ -76,6 +76,10 @@ Types GatherTypes(const Program& program, const Op& op) {
   const absl::StatusOr<Shape> moved = MovedShape(program, op, Bounds::kFill);
   if (!moved.ok()) return moved.status();
   const Type& type = TypeOf(program, op, 0);
+  if (op.attributes.bounds == Bounds::kClip && !op.attributes.literal.empty()) {
+    return FieldError("fill",
+                      "bounds clip takes the nearest element and fills nothing; leave it out");
+  }
   if (absl::Status s = CheckFill(op, type); !s.ok()) return s;
   return std::vector<Type>{{type.element, *moved}};
 }

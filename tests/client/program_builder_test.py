@@ -197,6 +197,47 @@ def test_operations_on_arrays_know_the_shapes_of_their_results():
         b.matmul(x, x)
 
 
+@pytest.mark.parametrize(
+    "wrong, error, words",
+    [
+        (lambda b, x: b.gather(x, [0], axes=0, fill=7), ValueError, 'fill=7: bounds="clip" takes the nearest element'),
+        (lambda b, x: b.gather(x, [0], axes=[0, 1]), ValueError, r"gather takes one axis, not axes=\[0, 1\]"),
+        (lambda b, x: b.scatter(x, [0], 1.0), ValueError, r"scatter takes one axis, not axes=None, of shape \(4, 5\)"),
+        (lambda b, x: b.argsort(x, axes=()), ValueError, "argsort takes one axis, not axes="),
+        (lambda b, x: b.iota(I32, [3, 4]), ValueError, "iota takes one axis, not axes=None"),
+        (lambda b, x: b.iota(I32, [3, 4], axes=2), ValueError, r"axes 2 are not all of an array of shape \(3, 4\)"),
+        (lambda b, x: b.concat(x, x), ValueError, "concat takes one axis"),
+        (lambda b, x: b.cumsum(x), ValueError, "cumsum takes one axis"),
+        (lambda b, x: b.reduce_max(x), ValueError, "reduce_max takes one axis"),
+        (lambda b, x: b.argmin(x, axes=[1, 0]), ValueError, "argmin takes one axis"),
+        (lambda b, x: b.sum(x, axes=[1, -1]), ValueError, r"axes \[1, -1\] name an axis twice"),
+        (lambda b, x: b.sum(x, axes=0.5), TypeError, "axes 0.5: whole numbers that are known"),
+        (lambda b, x: b.transpose(x, dims=[0, 5]), ValueError, r"by dims \[0, 5\]: each axis once"),
+        (lambda b, x: stopped(b, x, comparison="lt"), ValueError, "stops the loop by itself: no comparison='lt'"),
+        (lambda b, x: stopped(b, x, has_entry=True), ValueError, "stops the loop by itself: no has_entry"),
+    ],
+)
+def test_what_an_operation_cannot_take_is_told_with_its_line(wrong, error, words):
+    b = ProgramBuilder("w")
+    with pytest.raises(error, match=words) as raised:
+        wrong(b, b.state("x", (4, 5)))
+    assert str(raised.value).startswith("program_builder_test.py:")
+
+
+def stopped(b, x, **given):
+    """A loop that stops by a bool."""
+    return b.while_loop("s", [x], lambda z: z.sum() < 0, lambda z, _: z, max_iter=3, **given)
+
+
+def test_an_axis_may_be_one_of_a_list_or_count_from_the_back():
+    b = ProgramBuilder("w")
+    x, at = b.state("x", (4, 5)), b.literal([0, 1, 2], (3,), I32)
+    assert b.gather(x, at, axes=[-1]).shape == (4, 3) and b.gather(x[0], at).shape == (3,)
+    assert b.gather(x, at, axes=0, bounds="fill", fill=7).shape == (3, 5)
+    assert b.iota(I32, [3, 4], axes=[1]).shape == (3, 4)
+    assert [list(op.axes) for op in b.program.step.ops if op.code == "iota"] == [[1]]
+
+
 def test_a_loop_may_stop_by_a_formula():
     b = ProgramBuilder("w", level="decisions")
     x = b.state("x")

@@ -332,6 +332,10 @@ CASES = {
     + np.roll(x, 1, axis=(0, 1))
     + np.roll(x, (1, 2)),
     "order of all": lambda x, y, a, k, i: np.sort(x, axis=None) + np.argsort(x, axis=None) + x.argsort(None),
+    "order of equals": lambda x, y, a, k, i: np.argsort(k, kind="stable") + 4 * k[np.argsort(k // 3, 0, "mergesort")]
+    + np.sort(x, kind="heapsort")[0],
+    "taken, outside": lambda x, y, a, k, i: np.take(x, i * 2 - 1, axis=1, mode="clip")
+    + np.take(x, [9, -9, -1, 2], axis=1, mode="clip") + np.take(x, [3, -1, 0, 2], 1, mode="raise") + y.take(k, mode="clip"),
     "order of none": lambda x, y, a, k, i: np.sort(y[:0]),
     "shapes by a number": lambda x, y, a, k, i: np.broadcast_to(y[0], 4) + np.tril(y) + np.triu(y, 1),
     "bools": lambda x, y, a, k, i: np.diff(x[0] > 0) * 1 + np.cumsum(x[0] > 0)[1:] + np.tril(x > 0)[2, 1:],

@@ -13,6 +13,8 @@ def array_shape(code: str, shapes: Sequence[Shape], attributes: dict[str, Any]) 
         return tuple(attributes["shape"])
     a = shapes[0]
     if code == "transpose":
+        if sorted(attributes["dims"]) != list(range(len(a))):
+            raise ValueError(f"transpose of shape {a} by dims {attributes['dims']}: each axis once, counted from 0")
         return tuple(a[axis] for axis in attributes["dims"])
     if code == "gather":
         [axis] = attributes["axes"]

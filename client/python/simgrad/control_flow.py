@@ -27,7 +27,7 @@ class ControlFlow(Operations):
         body: Callable[..., Any],
         *,
         max_iter: int,
-        comparison: str = "lt",
+        comparison: str | None = None,
         cap_first: bool = False,
         has_entry: bool = False,
         mapped: Sequence[Expression] | None = None,
@@ -40,12 +40,13 @@ class ControlFlow(Operations):
           carried: values that the loop changes.
           test: of the carried and then the mapped values; returns (lhs, rhs, exports...). The loop
             stops when lhs comparison rhs. Or it returns a bool, stop, or (stop, exports...), and
-            the loop stops where it holds; `comparison` means nothing then.
+            the loop stops where it holds.
+          comparison: lt, le, gt, ge, eq or ne; None: lt. There is none beside a bool.
           body: of (carried, exports as last evaluated), with `mapped` of (carried, exports, mapped);
             returns the next carried values.
           cap_first: at the cap the test is not evaluated again.
           has_entry: the test returns (lhs, rhs, entry, exports...), and a loop whose first lhs is
-            not at least `entry` is not entered.
+            not at least `entry` is not entered. Not beside a bool, which says that itself.
           mapped: values that the regions read element by element. They and the carried values have
             the same leading axis, which the regions do not see; the results have it again.
         Returns: carried values at the stop, exports as last evaluated, iterations (i32).
@@ -74,8 +75,11 @@ class ControlFlow(Operations):
         op.predicate = yields[0].element == ELEMENT_TYPE_BOOL
         if op.predicate and yields[0].shape:
             raise TypeError(f"{self.here()}a loop stops by one bool, not {_one_of(yields[0])}")
+        if op.predicate and (comparison is not None or has_entry):
+            said = "has_entry" if comparison is None else f"comparison={comparison!r}"
+            raise ValueError(f"{self.here()}the test of `{site}` is a bool, which stops the loop by itself: no {said}")
         if not op.predicate:
-            op.comparison = comparison
+            op.comparison = "lt" if comparison is None else comparison
         exports = yields[1 if op.predicate else 3 if has_entry else 2 :]
         corrected = op.regions.add()
         with self._region(corrected):
@@ -137,6 +141,7 @@ class ControlFlow(Operations):
           body: of (carried, one element of each scanned value); returns (next carried values, values
             to stack).
           length: how many turns, where nothing is scanned.
+          reverse: what is stacked stands from its last place on, too.
         Returns: carried values at the end, and what was stacked, along a leading axis.
         """
         carried = [self.value(x) for x in _listed(carried)]
@@ -163,6 +168,8 @@ class ControlFlow(Operations):
             following, stacked = body(list(inner), elements)
             given = [self.value(x) for x in _listed(stacked)]
             region.yields.extend(x.value for x in (*self._following(following, inner), *given))
+        if reverse and not scanned and not given:
+            raise ValueError(f"{self.here()}scan with reverse, of nothing scanned and nothing stacked: no reverse")
         results = [self._new(x.shape, x.element, self._name(x)) for x in carried]
         results += [self._new((count, *x.shape), x.element, self._name(x)) for x in given]
         op.results.extend(x.value for x in results)

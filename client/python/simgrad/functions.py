@@ -134,7 +134,7 @@ def fixed_point(
     max_iter: int,
     site: str = "",
 ) -> Any:
-    """x with x = step(x), by iteration until no number of x changes by `tol` or more.
+    """x with x = step(x), by iteration until no number of x changes by `tol`, which is above 0, or more.
 
     It is differentiated as unrolled, the gradient being that of the iterations that ran, unless the request
     says otherwise of the site: client.gradient(..., loops={"newton": sg.Implicit()}).
@@ -190,10 +190,16 @@ def root(
     Args:
       jacobian: of the same arguments, a matrix [n, n] of the n numbers of the residual by those of x, in their
         order; of one number a number. None: by differences, n evaluations of the residual for each iteration.
-      scale: how large numbers of x are at least, for the differences: sqrt(eps) (abs(x) + scale).
+      scale: how large numbers of x are at least, above 0, for the differences: sqrt(eps) (abs(x) + scale). Not beside
+        a Jacobian, which needs none.
       site: its name in diagnostics; without one, that of `residual`.
     """
     b = builder(start)
+    known = None if isinstance(scale, Expression) else np.asarray(scale)
+    if jacobian is not None and (known is None or np.any(known != 1.0)):
+        raise ValueError(f"{b.here()}sg.root with a jacobian and scale={scale!r}: scale is that of differences; leave it out")
+    if known is not None and not np.all(known > 0):
+        raise ValueError(f"{b.here()}scale {scale!r} of sg.root: above 0, as a difference over no distance is NaN")
     forms = [b.value(x) for x in _listed(start)]
     count = sum(x.size for x in forms)
 
@@ -473,6 +479,11 @@ def _tolerance(b: ProgramBuilder, tol: Any) -> float | Expression:
         raise TypeError(f"{b.here()}tol is one number, not {tol!r}")
     if not np.isfinite(known):
         raise ValueError(f"{b.here()}tol {tol!r}: a finite number")
+    if known <= 0:
+        raise ValueError(
+            f"{b.here()}tol {tol!r}: above 0, as no change is below it and the loop would turn `max_iter` times in every "
+            "run; sg.for_loop turns a known number of times"
+        )
     return float(known)
 
 

@@ -104,13 +104,14 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> "Expression":
     return x.builder.take(x, places.shape, places.ravel().tolist())
 
 
-def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> "Expression":
+def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> "Expression":
     b = builder_of(array)
     x = b.value(array)
     widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
     if np.any(widths < 0):
         raise ValueError(f"{b.here()}np.pad by {pad_width}: widths of at least 0")
     if mode == "constant":
+        constant_values = 0 if constant_values is None else constant_values
         if np.ndim(constant_values) or hasattr(constant_values, "builder"):
             raise TypeError(f"{b.here()}np.pad with one number that is known, not {constant_values!r}")
         if not np.isfinite(constant_values):
@@ -121,6 +122,8 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: Any
     places = np.pad(np.arange(x.size).reshape(x.shape), widths, mode)  # type: ignore[call-overload]
     if mode not in ("edge", "reflect", "symmetric", "wrap"):
         raise ValueError(f"{b.here()}np.pad of mode {mode!r}: constant, edge, reflect, symmetric or wrap")
+    if constant_values is not None:
+        raise ValueError(f"{b.here()}np.pad of mode {mode!r} takes no constant_values: mode=\"constant\" does")
     return b.take(x, places.shape, places.ravel().tolist())
 
 

@@ -41,20 +41,35 @@ def _at_places(x: "Expression", places: "Expression", axis: int) -> "Expression"
     return x.builder.gather(x.reshape(-1), places * np.int32(stride) + base, axes=0)
 
 
-def argsort(a: Any, axis: int | None = -1) -> "Expression":
+def argsort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: bool | None = None) -> "Expression":
+    """Stable, of whatever kind: NumPy leaves the order of equal elements open for the others."""
     of, along = along_one(a, axis)
+    if kind not in _KINDS:
+        raise ValueError(f"{of.builder.here()}a sort of kind {kind!r}: quicksort, mergesort, heapsort or stable")
+    if kind is not None and stable is not None:
+        raise ValueError(f"{of.builder.here()}a sort of kind {kind!r} and stable={stable}: one of them")
     return of.builder.argsort(counted(of), axes=along)
 
 
-def sort(a: Any, axis: int | None = -1) -> "Expression":
+def sort(a: Any, axis: int | None = -1, kind: Any = None, *, stable: bool | None = None) -> "Expression":
     """A stable argsort, and a gather."""
     of, along = along_one(a, axis)
-    return _at_places(of, argsort(of, along), along) if of.size else of
+    places = argsort(of, along, kind, stable=stable)
+    return _at_places(of, places, along) if of.size else of
 
 
-def take(a: Any, indices: Any, axis: int | None = None) -> "Expression":
+def take(a: Any, indices: Any, axis: int | None = None, *, mode: str = "raise") -> "Expression":
+    """Raises IndexError for a known index that is outside; a computed one means the nearest element there. With `mode`
+    `clip` a known one does, too, and none counts from the back."""
     b = builder_of(a, indices)
     x, along = along_one(b.value(a), axis)
+    if mode not in ("raise", "clip"):
+        raise ValueError(f"{b.here()}np.take of mode {mode!r}: raise or clip")
     if not hasattr(indices, "builder") and np.asarray(indices).dtype == bool:
         indices = np.asarray(indices, np.int32)  # places 0 and 1, and no mask
+    if not hasattr(indices, "builder") and mode == "clip":
+        indices = np.take(np.arange(x.shape[along]), np.asarray(indices), mode="clip")
     return x[(*(slice(None),) * along, indices)]
+
+
+_KINDS = (None, "quicksort", "mergesort", "heapsort", "stable")

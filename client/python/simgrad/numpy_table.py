@@ -35,8 +35,7 @@ def call(b: "ProgramBuilder", function: Any, args: Sequence[Any], kwargs: Mappin
     if known is None:
         raise unknown(b, name, _INSTEAD.get(function, ""))
     signature = _signature(known)
-    # NumPy's own "not given".
-    given = {k: v for k, v in kwargs.items() if v is not None or k in signature.parameters}
+    given = {k: v for k, v in kwargs.items() if k in signature.parameters or not _says_nothing(function, k, v)}
     try:
         signature.bind(*args, **given)
     except TypeError:
@@ -101,6 +100,24 @@ def unknown(b: "ProgramBuilder", what: str, *advice: str | None) -> TypeError:
 def _name(function: Any) -> str:
     module = str(getattr(function, "__module__", "numpy")).replace("numpy", "np", 1)
     return f"{module}.{function.__name__}"
+
+
+def _says_nothing(function: Any, name: str, value: Any) -> bool:
+    """Whether an argument is NumPy's own "not given", or the default of the function of NumPy."""
+    if value is None:
+        return True
+    default = _defaults(function).get(name)
+    return value is default or isinstance(value, str) and bool(value == default)
+
+
+@functools.lru_cache(maxsize=None)
+def _defaults(function: Any) -> dict[str, Any]:
+    """The arguments of a function of NumPy that have a default; none where it does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {k: p.default for k, p in parameters.items() if p.default is not p.empty}
 
 
 @functools.lru_cache(maxsize=None)

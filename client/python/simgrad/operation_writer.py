@@ -166,7 +166,7 @@ class OperationWriter:
         self, code: str, element: None, *operands: Any, axes: int | Sequence[int] | None
     ) -> Expression:
         arrays = self.matched(operands, shapes=False)
-        [axis] = self._axes(axes, arrays[0])
+        axis = self._one_axis(code, axes, arrays[0].shape)
         shape = list(arrays[0].shape)
         for x in arrays[1:]:
             others = [n for a, n in enumerate(x.shape) if a != axis]
@@ -181,7 +181,7 @@ class OperationWriter:
         self, code: str, element: int | None, a: Any, axes: int | Sequence[int] | None
     ) -> Expression:
         x = self.value(a)
-        gone = self._axes(axes, x)
+        gone = [self._one_axis(code, axes, x.shape)] if code in _ALONG_ONE else self._axes(axes, x.shape)
         shape = [n for axis, n in enumerate(x.shape) if axis not in gone]
         return self._emit(code, [x], shape, x.element if element is None else element, axes=gone)
 
@@ -189,7 +189,8 @@ class OperationWriter:
         self, code: str, element: None, a: Any, axes: int | Sequence[int] | None, reverse: bool
     ) -> Expression:
         x = self.value(a)
-        return self._emit(code, [x], x.shape, x.element, axes=self._axes(axes, x), reverse=reverse)
+        axis = self._one_axis(code, axes, x.shape)
+        return self._emit(code, [x], x.shape, x.element, axes=[axis], reverse=reverse)
 
     def _quantized(
         self,
@@ -204,7 +205,7 @@ class OperationWriter:
         x = self.value(a, ELEMENT_TYPE_REAL)
         if format not in _SMALL_FORMATS:
             raise ValueError(f"{self.here()}format {format!r}: one of {', '.join(_SMALL_FORMATS)}")
-        shared = self._axes(axes, x)
+        shared = self._axes(axes, x.shape)
         operands = [x]
         if scale is not None:
             kept = tuple(n for axis, n in enumerate(x.shape) if axis not in shared)
@@ -235,8 +236,13 @@ class OperationWriter:
             self.value(x, I32) if i in indices else values.pop(0) for i, x in enumerate(operands)
         ]
         if "axes" in attributes:
-            axes = attributes["axes"]
-            attributes["axes"] = self._axes(axes, arrays[0]) if arrays else [axes]
+            axes, along = attributes["axes"], arrays[0].shape if arrays else attributes["shape"]
+            attributes["axes"] = [self._one_axis(code, axes, along)] if code in _ALONG_ONE else self._axes(axes, along)
+        if code == "gather" and attributes["bounds"] == "clip" and attributes["fill"] != 0:
+            raise ValueError(
+                f'{self.here()}gather with fill={attributes["fill"]!r}: bounds="clip" takes the nearest element and fills '
+                'nothing: bounds="fill", or no fill'
+            )
         if code == "scatter":
             moved = array_shape("gather", [x.shape for x in arrays], attributes)
             arrays[2] = self.broadcast_to(arrays[2], moved)
@@ -343,14 +349,31 @@ class OperationWriter:
             raise self.unmet(*(x.shape for x in values)) from None
         return [self.broadcast_to(x, shape) for x in values]
 
-    def _axes(self, axes: int | Sequence[int] | None, x: Expression) -> list[int]:
-        """Ascending, counted from the front; None: all of them."""
+    def _axes(self, axes: int | Sequence[int] | None, shape: Sequence[int]) -> list[int]:
+        """Ascending, counted from the front; None: all of them. Raises TypeError for what is no whole number, ValueError
+        for an axis that is not there or stands twice."""
+        rank = len(shape)
         if axes is None:
-            return list(range(len(x.shape)))
-        given = [axes] if isinstance(axes, (int, np.integer)) else list(axes)
-        if any(not -len(x.shape) <= axis < len(x.shape) for axis in given):
-            raise ValueError(f"{self.here()}axes {axes} are not all of an array of shape {x.shape}")
-        return sorted({int(axis) % len(x.shape) for axis in given})
+            return list(range(rank))
+        try:
+            named = [axes] if np.ndim(axes) == 0 else axes
+            given = [operator.index(axis) for axis in named]  # type: ignore[union-attr, arg-type]
+        except TypeError:
+            raise TypeError(f"{self.here()}axes {axes!r}: whole numbers that are known") from None
+        if any(not -rank <= axis < rank for axis in given):
+            raise ValueError(f"{self.here()}axes {axes} are not all of an array of shape {tuple(shape)}")
+        in_front = sorted({axis % rank for axis in given})
+        if len(in_front) < len(given):
+            raise ValueError(f"{self.here()}axes {axes} name an axis twice")
+        return in_front
+
+    def _one_axis(self, code: str, axes: int | Sequence[int] | None, shape: Sequence[int]) -> int:
+        """The axis of an operation that takes one; None: that of a vector. As `_axes` otherwise."""
+        found = self._axes(axes, shape)
+        if len(found) != 1:
+            given = f"axes={axes}, of shape {tuple(shape)}"
+            raise ValueError(f"{self.here()}{code} takes one axis, not {given}: axes=0, or another one")
+        return found[0]
 
     def _new(self, shape: Sequence[int], element: int, name: str = "") -> Expression:
         self.program.values.add(element=element, shape=shape, name=name)
@@ -428,6 +451,9 @@ def _holds_values(x: Any) -> bool:
 def type_text(x: Expression) -> str:
     return f"{element_name(x.element)}[{','.join(str(n) for n in x.shape)}]"
 
+
+# Operations along just one axis.
+_ALONG_ONE = frozenset(("argsort", "gather", "scatter", "iota", "reduce_max", "reduce_min", "argmax", "argmin"))
 
 # The operands that are indices: Python's numbers are integers there.
 _INDICES = {

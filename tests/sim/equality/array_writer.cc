@@ -80,6 +80,7 @@ bool WorldWriter::WriteIndexing(OpCode code, ValuePool& pool) {
   if (code == kGather) {
     a.bounds = clips ? Bounds::kClip : Bounds::kFill;
     if (random_.Chance(0.5)) a.literal = {RandomFill(element)};
+    if (clips) a.literal.clear();
     const Var indices = Indices(pool, of, shape[axis]);
     Keep(pool, pool.Of(element), builder_.Do(kGather, {x, indices}, std::move(a)));
     return true;

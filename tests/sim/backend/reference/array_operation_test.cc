@@ -208,6 +208,8 @@ TEST(ArrayOperation, ErrorsNameAField) {
       {Refusal(OpCode::kIota, {}, {.axes = {1}, .shape = {2}}), "axes"},
       {Refusal(OpCode::kGather, {x, i}, {.axes = {2}, .bounds = Bounds::kClip}), "axes"},
       {Refusal(OpCode::kGather, {x, i}, {.axes = {0}, .bounds = Bounds::kDrop}), "bounds"},
+      {Refusal(OpCode::kGather, {x, i}, {.literal = {7}, .axes = {0}, .bounds = Bounds::kClip}),
+       "fill"},
       {Refusal(OpCode::kGather, {{ElementType::kReal, {0}}, i},
                {.axes = {0}, .bounds = Bounds::kClip}),
        "bounds"},
