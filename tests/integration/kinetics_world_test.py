@@ -75,6 +75,45 @@ def test_gradients_by_params_and_start_are_those_of_central_differences(
         assert slope == pytest.approx((high - low) / (2 * by), rel=1e-6), i
 
 
+# Central differences of sixth order, by values three places up and down.
+PLACES, WEIGHTS = (3, 2, 1, -1, -2, -3), np.array([1, -9, 45, -45, 9, -1]) / 60
+
+
+def along_the_slow_stretch(client, newton_tol):
+    """Van der Pol's equation with mu = 1000, epsilon = 1e-6: through the layer at its start and on, nearly to where it
+    leaves the slow stretch. Returns the gradient, and a function of epsilons and starts that gives rollouts."""
+    world = sg.worlds.kinetics("van_der_pol", rtol=1e-6, atol=1e-10, newton_tol=newton_tol, end=0.7)
+    inputs = dict(steps=210, policy="f64", objective="first", record=["accepted"])
+    epsilon, start = SYSTEMS["van_der_pol"].params["epsilon"], SYSTEMS["van_der_pol"].start
+    g = client.gradient(world, params={"epsilon": epsilon}, initial={"y": start}, **inputs)
+    assert g.ok.all() and float(g.state["t"][0]) == 0.7 and not g.trajectory["accepted"].all()
+    return g, lambda epsilons, starts: client.rollout(world, params={"epsilon": epsilons}, initial={"y": starts}, **inputs)
+
+
+@pytest.mark.parametrize("name, by", [("epsilon", 5e-8), ("y", 2e-5), ("y'", 1e-5)])
+def test_gradients_of_a_stiff_equation_are_those_of_differences_where_the_same_tries_are_accepted(client, name, by):
+    """The end moves by 2.4e-6 for the whole of epsilon, and by 1.7e-3 for 1 of y' at the start, so differences are taken
+    over wide steps. Newton goes on until rounding alone changes its numbers: the gradient of iterations that ran comes
+    to the exact one as they come to their end, and is 5e-5 off by epsilon where they end at 1e-12."""
+    g, runs = along_the_slow_stretch(client, newton_tol=1e-16)
+    (epsilon,), (start,) = SYSTEMS["van_der_pol"].params.values(), np.array([SYSTEMS["van_der_pol"].start])
+    moved = by * np.array(PLACES)
+    epsilons = epsilon + moved * (name == "epsilon")
+    r = runs(epsilons, start + np.outer(moved, [name == "y", name == "y'"]))
+    assert r.ok.all() and (r.trajectory["accepted"] == g.trajectory["accepted"]).all()
+    slopes = {"epsilon": float(g.params["epsilon"]), **dict(zip(("y", "y'"), np.ravel(g.initial["y"])))}
+    assert slopes[name] == pytest.approx(float(WEIGHTS @ r.values) / by, rel=1e-6)
+
+
+def test_the_gradient_of_a_stiff_equation_by_its_start_is_that_of_differences_on_one_path(client):
+    """With every loop of Newton as long in all runs, to the signature of their paths."""
+    g, runs = along_the_slow_stretch(client, newton_tol=1e-12)
+    (epsilon,), start, by = SYSTEMS["van_der_pol"].params.values(), SYSTEMS["van_der_pol"].start, 2e-6
+    r = runs([epsilon, epsilon], np.array(start) + np.outer([by, -by], [1, 0]))
+    assert set(r.path_signatures) == set(g.path_signatures)
+    assert float(np.ravel(g.initial["y"])[0]) == pytest.approx(float(r.values[0] - r.values[1]) / (2 * by), rel=1e-6)
+
+
 def test_checkpoints_and_chunks_change_no_bit(client):
     """Over steps that were taken and steps that were not."""
     world = sg.worlds.kinetics("robertson", first_step=0.05)
