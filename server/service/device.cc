@@ -13,8 +13,8 @@
 #include "precision/format.h"
 #include "server/conversion/policy.h"
 #include "server/service/container_limits.h"
-#include "sim/backend/cuda/cuda_device.h"
-#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/driver/cuda_device.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 #include "sim/program/lower.h"
 #include "sim/worlds/worlds.h"
 

@@ -31,7 +31,7 @@
 #include "server/service/server_info.h"
 #include "server/service/server_load.h"
 #include "server/service/upload_limits.h"
-#include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/driver/cuda_device.h"
 #include "sim/backend/kernel_folder.h"
 
 namespace simgrad::server::service {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/config/version.h"
-#include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/driver/cuda_device.h"
 #include "sim/worlds/worlds.h"
 
 namespace simgrad::server::service {

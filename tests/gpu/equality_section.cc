@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 #include "sim/backend/host_executor.h"
 #include "tests/gpu/sections.h"
 #include "tests/sim/backend/cuda/world_cases.h"

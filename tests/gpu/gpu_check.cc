@@ -18,8 +18,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "sim/backend/cuda/cuda_device.h"
-#include "sim/backend/cuda/nvrtc_compiler.h"
+#include "sim/backend/cuda/compiler/nvrtc_compiler.h"
+#include "sim/backend/cuda/driver/cuda_device.h"
 #include "tests/gpu/sections.h"
 
 namespace simgrad::gpu_check {

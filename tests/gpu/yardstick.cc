@@ -10,8 +10,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "sim/backend/cuda/kernel_image.h"
-#include "sim/backend/cuda/nvrtc_compiler.h"
+#include "sim/backend/cuda/compiler/kernel_image.h"
+#include "sim/backend/cuda/compiler/nvrtc_compiler.h"
 
 namespace simgrad::gpu_check {
 namespace {

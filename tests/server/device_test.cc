@@ -8,7 +8,7 @@
 #include <string>
 
 #include "server/metrics/gpu_collector.h"
-#include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/driver/cuda_device.h"
 #include "tests/server/ball_request.h"
 #include "tests/server/lost_gpu.h"
 #include "tests/server/running_server.h"

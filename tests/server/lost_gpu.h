@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "server/service/device.h"
-#include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/cuda/device.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 
 namespace simgrad::server {
 

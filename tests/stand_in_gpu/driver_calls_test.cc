@@ -1,4 +1,4 @@
-// The device of sim/backend/cuda/cuda_device.h over the stand-in driver: the calls that it makes,
+// The device of sim/backend/cuda/driver/cuda_device.h over the stand-in driver: the calls that it makes,
 // in which order, and what becomes of each when it fails.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "sim/backend/cuda/cuda_device.h"
-#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/driver/cuda_device.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/engine.h"
 #include "tests/environment.h"

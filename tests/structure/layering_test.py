@@ -63,7 +63,9 @@ FORBIDDEN = {"sim/backend/compiled": ("sim/backend/cuda/",),
              "sim/backend/compiled/group": ("llvm/",),
              "sim/backend/compiled/analysis": ("llvm/",),
              "sim/backend/compiled/machine": ("sim/plan/",),
-             "sim/backend/compiled/run": ("llvm/",)}
+             "sim/backend/compiled/run": ("llvm/",),
+             "sim/backend/cuda/text": ("cuda.h", "nvrtc.h"),
+             "sim/backend/cuda/run": ("cuda.h", "nvrtc.h")}
 # Kernels and machine code count by it alike.
 COMMON = ("sim/backend/cuda/device/buckets.h",)
 # Sub-folders, from below, each with those that it may use; "": the files that stand beside the sub-folders.
@@ -77,6 +79,14 @@ SUB_FOLDERS = {
         "kernels": ("scalars", "group", "writer", "machine"),
         "run": ("group", "kernels"),
         "": ("kernels", "run"),
+    },
+    "sim/backend/cuda": {
+        "": (),
+        "device": ("",),
+        "text": ("", "device"),
+        "compiler": ("",),
+        "driver": ("", "compiler"),
+        "run": ("",),
     },
 }
 
@@ -140,6 +150,9 @@ def test_no_include_points_up():
     ("sim/backend/compiled/run/x.cc", "sim/backend/compiled/compiled_executor.h"),
     ("sim/backend/compiled/run/x.cc", "llvm/IR/Module.h"),
     ("sim/backend/compiled/machine/x.cc", "sim/plan/plan.h"),
+    ("sim/backend/cuda/run/x.cc", "sim/backend/cuda/driver/cuda_device.h"),
+    ("sim/backend/cuda/run/x.cc", "cuda.h"),
+    ("sim/backend/cuda/device.cc", "sim/backend/cuda/run/cuda_run.h"),
     ("server/scheduling/queue.cc", "grpcpp/grpcpp.h"),
     ("server/scheduling/queue.cc", "prometheus/counter.h"),
     ("server/service/rollout.cc", "prometheus/counter.h"),
@@ -179,10 +192,11 @@ def test_wire_and_simulation_types_meet_only_in_conversion():
     assert not problems, problems
 
 
-def test_raw_cuda_calls_stand_in_the_cuda_backend_only():
+def test_raw_cuda_calls_stand_in_driver_and_compiler_only():
+    places = ("sim/backend/cuda/driver/", "sim/backend/cuda/compiler/")
     call = re.compile(r"\b(cuda[A-Z]\w+|cu[A-Z]\w+|nvrtc[A-Z]\w+)\s*\(")
     problems = [name for name, text in sources()
-                if not name.startswith("sim/backend/cuda/") and call.search(text)]
+                if not name.startswith(places) and call.search(text)]
     assert not problems, problems
 
 

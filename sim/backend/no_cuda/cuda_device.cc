@@ -1,5 +1,5 @@
 // The CUDA device of a build without CUDA: there is none, and it says so.
-#include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/driver/cuda_device.h"
 
 namespace simgrad::sim::cuda {
 namespace {

@@ -14,7 +14,7 @@
 #include "sim/backend/compiled/compiled_executor.h"
 #endif
 #ifdef SIMGRAD_WITH_HOST_SHIM
-#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #endif
 #include "server/conversion/program_from_proto.h"

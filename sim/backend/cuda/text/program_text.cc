@@ -4,10 +4,10 @@
 
 #include "absl/status/status.h"
 #include "sim/backend/cuda/generate.h"
-#include "sim/backend/cuda/tape_units.h"
 #include "sim/backend/cuda/text/function_text.h"
 #include "sim/backend/cuda/text/instance_text.h"
 #include "sim/backend/cuda/text/program_layout.h"
+#include "sim/backend/cuda/text/tape_units.h"
 #include "sim/backend/cuda/text/words.h"
 #include "sim/text.h"
 

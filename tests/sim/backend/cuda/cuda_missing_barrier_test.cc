@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/program/builder.h"
 #include "tests/environment.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "sim/backend/cuda/cuda_executor.h"
 #include "sim/backend/cuda/device/tape.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/engine.h"
 #include "sim/program/builder.h"

@@ -2,8 +2,8 @@
 #include <cuda.h>
 
 #include "gtest/gtest.h"
-#include "sim/backend/cuda/cuda_driver.h"
 #include "sim/backend/cuda/device.h"
+#include "sim/backend/cuda/driver/cuda_driver.h"
 
 namespace simgrad::sim::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Operations of integers against C++'s own, in the text for CUDA.
-#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 #include "tests/sim/backend/cuda/host_shim/host_shim_device.h"
 #include "tests/sim/integer_world.h"
 

@@ -1,5 +1,5 @@
 // Images of a text's parts: joined, and whole again.
-#include "sim/backend/cuda/kernel_image.h"
+#include "sim/backend/cuda/compiler/kernel_image.h"
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // A first result soon, the best kernel afterwards: what is compiled, when, and how often.
-#include "sim/backend/cuda/kernel_loader.h"
+#include "sim/backend/cuda/compiler/kernel_loader.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 // Modules in memory: made once, found again, dropped only where nobody holds them.
-#include "sim/backend/cuda/module_cache.h"
+#include "sim/backend/cuda/compiler/module_cache.h"
 
 #include <atomic>
 #include <future>

@@ -1,6 +1,6 @@
 // Numbers of three axes from any order of them to the order of tensors, across the borders of
 // tiles.
-#include "sim/backend/cuda/numbers.h"
+#include "sim/backend/cuda/run/numbers.h"
 
 #include <cmath>
 #include <cstring>

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "sim/backend/cuda/compiler/kernel_image.h"
+#include "sim/backend/cuda/compiler/nvrtc_compiler.h"
 #include "sim/backend/cuda/generate.h"
-#include "sim/backend/cuda/kernel_image.h"
-#include "sim/backend/cuda/nvrtc_compiler.h"
 #include "sim/backend/kernel_folder.h"
 #include "sim/program/builder.h"
 #include "sim/program/lower.h"
@@ -108,8 +108,8 @@ absl::StatusOr<std::string> ImageOf(const std::string& text, const std::string& 
   for (const sim::cuda::EmbeddedHeader& header : sim::cuda::EmbeddedHeaders()) {
     headers += sim::KernelKey({header.name, header.text});
   }
-  static const std::string compiler = SourceText("sim/backend/cuda/nvrtc_compiler.cc") +
-                                      SourceText("sim/backend/cuda/kernel_image.cc");
+  static const std::string compiler = SourceText("sim/backend/cuda/compiler/nvrtc_compiler.cc") +
+                                      SourceText("sim/backend/cuda/compiler/kernel_image.cc");
   const std::string key = sim::KernelKey({"nvrtc", text, *options, headers, compiler});
   static const sim::KernelFolder folder(ObjectFolder(), kMostObjectBytes);
   if (auto found = folder.Find(key)) return *std::move(found);

@@ -1,5 +1,5 @@
 // Pinned memory that was given back serves the next, up to a bound.
-#include "sim/backend/cuda/pinned_pool.h"
+#include "sim/backend/cuda/driver/pinned_pool.h"
 
 #include <set>
 

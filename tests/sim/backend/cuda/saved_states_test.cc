@@ -1,5 +1,5 @@
 // Checkpoints beyond the device's share travel to pinned memory and back, in order.
-#include "sim/backend/cuda/saved_states.h"
+#include "sim/backend/cuda/run/saved_states.h"
 
 #include <memory>
 #include <string>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/backend/purse.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "precision/rounding.h"
 #include "precision/selection.h"
-#include "sim/backend/cuda/cuda_run.h"
+#include "sim/backend/cuda/run/cuda_run.h"
 #include "sim/backend/step_columns.h"
 
 namespace simgrad::sim::cuda {

@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/kernel_loader.h"
+#include "sim/backend/cuda/compiler/kernel_loader.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/staging.h"
+#include "sim/backend/cuda/run/staging.h"
 
 #include <utility>
 

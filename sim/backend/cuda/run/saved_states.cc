@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/saved_states.h"
+#include "sim/backend/cuda/run/saved_states.h"
 
 #include <utility>
 

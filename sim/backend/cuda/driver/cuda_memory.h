@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "sim/backend/cuda/cuda_context.h"
+#include "sim/backend/cuda/driver/cuda_context.h"
 
 namespace simgrad::sim::cuda {
 

@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/numbers.h"
+#include "sim/backend/cuda/run/numbers.h"
 
 #include <type_traits>
 

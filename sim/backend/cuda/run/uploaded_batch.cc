@@ -1,10 +1,10 @@
-#include "sim/backend/cuda/uploaded_batch.h"
+#include "sim/backend/cuda/run/uploaded_batch.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "sim/backend/check_batch.h"
-#include "sim/backend/cuda/field_layout.h"
+#include "sim/backend/cuda/run/field_layout.h"
 
 namespace simgrad::sim::cuda {
 namespace {

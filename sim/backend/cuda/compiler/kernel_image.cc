@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/kernel_image.h"
+#include "sim/backend/cuda/compiler/kernel_image.h"
 
 #include <cstdint>
 #include <cstring>

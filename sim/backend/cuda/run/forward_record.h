@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "sim/backend/cuda/device.h"
-#include "sim/backend/cuda/staging.h"
+#include "sim/backend/cuda/run/staging.h"
 #include "sim/backend/executor.h"
 
 namespace simgrad::sim::cuda {

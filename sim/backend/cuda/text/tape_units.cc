@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/tape_units.h"
+#include "sim/backend/cuda/text/tape_units.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/nvrtc_compiler.h"
+#include "sim/backend/cuda/compiler/nvrtc_compiler.h"
 
 #include <cuda.h>
 #include <nvrtc.h>
@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sim/backend/cuda/compiler/kernel_image.h"
 #include "sim/backend/cuda/generate.h"
-#include "sim/backend/cuda/kernel_image.h"
 #include "sim/backend/cuda/shared_object.h"
 
 namespace simgrad::sim::cuda {

@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/cuda_memory.h"
+#include "sim/backend/cuda/driver/cuda_memory.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,10 +1,10 @@
-#include "sim/backend/cuda/cuda_context.h"
+#include "sim/backend/cuda/driver/cuda_context.h"
 
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sim/backend/cuda/kernel_image.h"
+#include "sim/backend/cuda/compiler/kernel_image.h"
 
 namespace simgrad::sim::cuda {
 namespace {

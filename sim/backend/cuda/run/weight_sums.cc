@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/weight_sums.h"
+#include "sim/backend/cuda/run/weight_sums.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "precision/selection.h"
-#include "sim/backend/cuda/field_layout.h"
+#include "sim/backend/cuda/run/field_layout.h"
 
 namespace simgrad::sim::cuda {
 namespace {

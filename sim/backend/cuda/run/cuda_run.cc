@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/cuda_run.h"
+#include "sim/backend/cuda/run/cuda_run.h"
 
 #include <algorithm>
 #include <limits>

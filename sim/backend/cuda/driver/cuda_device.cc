@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/cuda_device.h"
+#include "sim/backend/cuda/driver/cuda_device.h"
 
 #include <algorithm>
 #include <array>
@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "sim/backend/cuda/cuda_context.h"
-#include "sim/backend/cuda/cuda_memory.h"
-#include "sim/backend/cuda/kernel_loader.h"
-#include "sim/backend/cuda/nvrtc_compiler.h"
-#include "sim/backend/cuda/pinned_pool.h"
+#include "sim/backend/cuda/compiler/kernel_loader.h"
+#include "sim/backend/cuda/compiler/nvrtc_compiler.h"
+#include "sim/backend/cuda/driver/cuda_context.h"
+#include "sim/backend/cuda/driver/cuda_memory.h"
+#include "sim/backend/cuda/driver/pinned_pool.h"
 
 namespace simgrad::sim::cuda {
 namespace {

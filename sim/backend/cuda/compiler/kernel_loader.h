@@ -19,9 +19,9 @@
 
 #include "absl/status/statusor.h"
 #include "sim/backend/compile_watch.h"
+#include "sim/backend/cuda/compiler/module_cache.h"
+#include "sim/backend/cuda/compiler/nvrtc_compiler.h"
 #include "sim/backend/cuda/device.h"
-#include "sim/backend/cuda/module_cache.h"
-#include "sim/backend/cuda/nvrtc_compiler.h"
 #include "sim/backend/kernel_folder.h"
 
 namespace simgrad::sim::cuda {

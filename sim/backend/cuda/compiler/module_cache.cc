@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/module_cache.h"
+#include "sim/backend/cuda/compiler/module_cache.h"
 
 #include <algorithm>
 #include <chrono>

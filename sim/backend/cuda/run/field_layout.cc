@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/field_layout.h"
+#include "sim/backend/cuda/run/field_layout.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "precision/selection.h"
-#include "sim/backend/cuda/forward_record.h"
-#include "sim/backend/cuda/numbers.h"
+#include "sim/backend/cuda/run/forward_record.h"
+#include "sim/backend/cuda/run/numbers.h"
 #include "sim/backend/step_columns.h"
 
 namespace simgrad::sim::cuda {

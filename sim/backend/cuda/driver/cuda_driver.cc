@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/cuda_driver.h"
+#include "sim/backend/cuda/driver/cuda_driver.h"
 
 #include "absl/strings/str_cat.h"
 #include "sim/backend/cuda/device.h"

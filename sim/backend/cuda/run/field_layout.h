@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "sim/backend/cuda/generate.h"
-#include "sim/backend/cuda/numbers.h"
+#include "sim/backend/cuda/run/numbers.h"
 
 namespace simgrad::sim::cuda {
 

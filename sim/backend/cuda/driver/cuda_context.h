@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "sim/backend/cuda/cuda_driver.h"
 #include "sim/backend/cuda/device.h"
+#include "sim/backend/cuda/driver/cuda_driver.h"
 
 namespace simgrad::sim::cuda {
 

@@ -1,10 +1,10 @@
-#include "sim/backend/cuda/forward_record.h"
+#include "sim/backend/cuda/run/forward_record.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "sim/backend/cuda/generate.h"
-#include "sim/backend/cuda/numbers.h"
+#include "sim/backend/cuda/run/numbers.h"
 #include "sim/program/additions.h"
 
 namespace simgrad::sim::cuda {

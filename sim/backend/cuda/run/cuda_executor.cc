@@ -1,4 +1,4 @@
-#include "sim/backend/cuda/cuda_executor.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
 
 #include <algorithm>
 #include <mutex>
@@ -6,7 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "sim/backend/check_batch.h"
-#include "sim/backend/cuda/cuda_run.h"
+#include "sim/backend/cuda/run/cuda_run.h"
 #include "sim/backend/cuda/source_cache.h"
 
 namespace simgrad::sim {

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "sim/backend/cuda/cuda_executor.h"
-#include "sim/backend/cuda/field_layout.h"
-#include "sim/backend/cuda/forward_record.h"
-#include "sim/backend/cuda/saved_states.h"
-#include "sim/backend/cuda/uploaded_batch.h"
-#include "sim/backend/cuda/weight_sums.h"
+#include "sim/backend/cuda/run/cuda_executor.h"
+#include "sim/backend/cuda/run/field_layout.h"
+#include "sim/backend/cuda/run/forward_record.h"
+#include "sim/backend/cuda/run/saved_states.h"
+#include "sim/backend/cuda/run/uploaded_batch.h"
+#include "sim/backend/cuda/run/weight_sums.h"
 
 namespace simgrad::sim::cuda {
 
