@@ -339,7 +339,7 @@ class SlotCasts {
 // An absent cotangent is whatever its operation left. Rounded, it might count as beyond its format.
 TEST(AssignPrecision, ACotangentIsCastWhereItIsPresent) {
   SlotCasts casts;
-  for (uint64_t seed = 1; seed <= (kSanitized ? 100 : 300); ++seed) {
+  for (uint64_t seed = 1; seed <= (kSanitized ? 100 : 400); ++seed) {
     SCOPED_TRACE(seed);
     const auto made = equality::MakeCase(seed);
     if (!made.ok() || !made->work.batch.program->adjoint) continue;
