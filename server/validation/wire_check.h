@@ -20,7 +20,8 @@
 namespace simgrad::server::validation {
 
 // The most memory of a message beyond its bytes. An empty operation is two bytes and becomes a
-// third of a KiB; programs, tensors and ids at their limits stay below half of this.
+// third of a KiB. Tensors and ids at their limits stay below half of this; a program that has all of
+// its limits' operations, values and indices at once comes close to it.
 inline constexpr int64_t kMostGrowthBytes = int64_t{64} << 20;
 
 // Configuration is all that comes as a map, and worlds have some ten keys.

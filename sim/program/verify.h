@@ -34,7 +34,7 @@ struct ProgramLimits {
   // Operands or results of one operation, arguments or yields of one region.
   int64_t max_operands = 32'768;
   int64_t max_total_operands = 500'000;    // all of those
-  int64_t max_literal_elements = 1 << 20;  // numbers of all literals
+  int64_t max_literal_elements = 1 << 22;  // numbers of all literals
 };
 
 // Polls `budget`, and returns CANCELLED if it is told to stop.

@@ -157,6 +157,20 @@ def test_a_vjp_takes_no_lines_of_sites(client):
     assert lines == {"argmax": str(top + 12), "q": str(top + 13)}
 
 
+def test_two_tables_of_the_most_elements_fit_beside_other_literals(client):
+    count = client.info().limits.max_elements
+    there = np.random.default_rng(3).permutation(count).astype(np.int32)
+    back = np.argsort(there).astype(np.int32)
+
+    @sg.world
+    def w(i: sg.State(4, dtype="i32")):
+        return {"i": sg.literal(back)[(sg.literal(there)[i] + 7) % count]}
+
+    start = np.array([0, 1, 1000, count - 1], np.int32)
+    r = client.rollout(w, steps=1, initial={"i": start})
+    np.testing.assert_array_equal(r.state["i"][0], back[(there[start] + 7) % count])
+
+
 def test_a_table_of_numpy_takes_a_computed_index_as_a_literal(client):
     table = np.array([3.0, 1.0, 4.0])
 

@@ -301,6 +301,20 @@ double SecondsToVerify(const v1::Program& message, const std::string& field) {
   return least;
 }
 
+// As many literals of the largest value as a program may have: four of 2^20 numbers, for each the sum of one.
+v1::Program Tables() {
+  const sim::ProgramLimits limits;
+  sim::Builder b("tables");
+  sim::Var y = b.State("x", {});
+  for (int64_t held = 0; held < limits.max_literal_elements; held += limits.max_elements) {
+    std::vector<double> table(static_cast<size_t>(limits.max_elements));
+    for (size_t i = 0; i < table.size(); ++i) table[i] = 0.5 + static_cast<double>(i);
+    y = y + b.Reduce(sim::OpCode::kSum, b.LiteralArray(std::move(table), {limits.max_elements}));
+  }
+  b.SetNext({y});
+  return ProgramToProto(b.program());
+}
+
 // What is over a limit is refused in a fraction of the time that the largest program that passes takes. What is wrong
 // at its end costs as much as that program, since all operations are read and verified.
 TEST(ProgramLimits, FiftyThousandOperationsPassAndNothingHostileCostsMore) {
@@ -318,9 +332,12 @@ TEST(ProgramLimits, FiftyThousandOperationsPassAndNothingHostileCostsMore) {
     for (int k = 0; k < 32'000; ++k) wide.mutable_step()->mutable_ops(i)->add_operands(0);
   }
   v1::Program literal = Additions(1);
-  for (int k = 0; k <= 1 << 20; ++k) {
+  for (int k = 0; k <= 1 << 22; ++k) {
     literal.mutable_step()->mutable_ops(0)->add_literal(0.5);
   }
+  const v1::Program tables = Tables();
+  v1::Program one_more = tables;
+  one_more.mutable_step()->mutable_ops(9)->add_literal(0.5);
   struct Hostile {
     const char* name;
     v1::Program program;
@@ -333,7 +350,9 @@ TEST(ProgramLimits, FiftyThousandOperationsPassAndNothingHostileCostsMore) {
       {"a shape that does not fit", ends_wrong, "step.ops[24999].results", 3},
       {"a value that is not there", without_end, "step.ops[49999].operands[1]", 3},
       {"long lists", wide, "step.ops[15].operands", 0.5},
-      {"a long literal", literal, "step.ops[0].literal", 0.5}};
+      {"a long literal", literal, "step.ops[0].literal", 0.5},
+      {"literals up to their limit", tables, "", 1.5},
+      {"one number more", one_more, "step.ops[9].literal", 1.5}};
   for (const Hostile& row : rows) {
     EXPECT_LT(SecondsToVerify(row.program, row.field) / passes, row.most) << row.name;
   }
