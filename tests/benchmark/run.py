@@ -39,7 +39,7 @@ import figures_table  # noqa: E402
 import processor  # noqa: E402
 import rows as jax_rows  # noqa: E402
 import table as jax_table  # noqa: E402
-from server_process import BUILD, ROOT, Server  # noqa: E402
+from server_process import BUILD, COMPILES, ROOT, Server  # noqa: E402
 from worlds import mixed  # noqa: E402
 
 INSTANCES, STEPS = 4096, 2000
@@ -206,6 +206,63 @@ def first_large_gradient() -> float:
             world, steps=1, initial={"x": ones, "y": 0.5 * ones}, objective=mixed.OBJECTIVE))
 
 
+def falling_ball(number: int) -> sg.FunctionWorld:
+    """A ball above a floor, whose impulse is found by projection. Each number has another gravity, and other operations in
+    its drag, as programs that differ in constants alone share machine code."""
+    @sg.world(name="falling_ball")
+    def step(y: sg.State(1), v: sg.State(1), h: sg.Param = 0.01):
+        free = v - (9.81 + 1e-6 * number) * h
+        for bit in range(6):
+            free = free * 0.9999 if number >> bit & 1 else free - 1e-5
+        held = sg.fixed_point(lambda p: np.maximum(p - 0.8 * (y + h * (free + p)) / h, 0.0), 0.0 * y,
+                              tol=1e-4, max_iter=25, site="projection")
+        return {"y": y + h * (free + held), "v": free + held}
+
+    return step
+
+
+FIRST_SIZES = ((INSTANCES, 10), (16, 10))  # instances and steps
+FIRST_BOUND = 0.05
+MISSES = "simgrad_program_cache_total"
+
+
+def first_answers(samples: int, sizes: tuple[tuple[int, int], ...] = FIRST_SIZES) -> dict[tuple[int, int], dict[str, list[float]]]:
+    """Of rollouts of balls that no one has asked for, by instances and steps: seconds, "wall" and "processor" of this
+    process and the server together, and "compiles", how many kernels were compiled for it. They are sent when the server
+    is at rest."""
+    found: dict[tuple[int, int], dict[str, list[float]]] = {size: {"wall": [], "processor": [], "compiles": []} for size in sizes}
+    balls = map(falling_ball, range(samples * len(sizes) + 1))
+    with Server("--device=cpu") as server, sg.Client(server.target) as client:
+        def roll(world, instances, steps):
+            y0 = heights()[:instances]
+            client.rollout(world, steps=steps, policy=sg.Policy("f32"), initial={"y": y0, "v": np.zeros_like(y0)})
+
+        roll(next(balls), 1, 1)  # connects
+        for _ in range(samples):
+            for size, seconds in found.items():
+                world = next(balls)
+                world.to_proto()  # written before
+                while server.has_running_threads():  # compiles the one before
+                    time.sleep(0.02)
+                misses, compiles = server.metric(MISSES, 'result="miss"'), server.metric(COMPILES)
+                here, there = time.process_time(), server.processor_seconds()
+                seconds["wall"].append(seconds_of(lambda: roll(world, *size)))
+                seconds["processor"].append(time.process_time() - here + server.processor_seconds() - there)
+                seconds["compiles"].append(server.metric(COMPILES) - compiles)
+                if server.metric(MISSES, 'result="miss"') == misses:
+                    raise RuntimeError("the server knew the program")
+    return found
+
+
+def first_rows(found: dict[tuple[int, int], dict[str, list[float]]]) -> list[tuple[str, float, str]]:
+    """The lines of the table for `first_answers`."""
+    return [(f"first answer of a ball never asked for before, {instances} × {steps}, {what}, {kind} / 50 ms",
+             of(seconds[clock]) / FIRST_BOUND, "<= 1" if clock == "wall" else "")
+            for (instances, steps), seconds in found.items()
+            for clock, what in (("wall", "wall time"), ("processor", "processor time"))
+            for kind, of in (("median", statistics.median), ("worst", max))]
+
+
 def work_after_the_deadline(rounds: int) -> float:
     """Seconds for which the server goes on after a deadline, in steps of 13 million operations of elements
     without a loop: the worst of the rounds."""
@@ -244,9 +301,9 @@ def end_of_work(server: Server) -> float:
 
 def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
             lowering: dict[str, float], functions: dict[str, float],
-            loaded: dict[str, float], large: float, late: float, vjp: dict[str, float], why: dict[str, float],
+            loaded: dict[str, float], large: float, first: list[tuple[str, float, str]], late: float, vjp: dict[str, float], why: dict[str, float],
             gradient: float | None) -> list[tuple]:
-    """`gradient`: of the ball, through the client, processor seconds."""
+    """`gradient`: of the ball, through the client, processor seconds. `first`: lines of their own."""
     f32 = engine["BM_Rollout/f32"]
     summary, by_hand = engine["BM_RolloutSummary/f32"], engine["BM_HandWritten/f32"]
     def at_cap(some, none, alone):
@@ -281,6 +338,7 @@ def figures(engine: dict[str, float], torch: dict, client: dict[str, float],
          loaded["request_us"], "<= 60"),
         ("gradient of 20,000 operations never asked for before, one step through the client [s]",
          large, "<= 2"),
+        *first,
         ("lowering a gradient of 20,000 operations, processor time [s]",
          lowering["BM_LowerGradient/20000"], "< 1"),
         *((f"{name} of f32 in an AVX2 loop, an element [ns]", seconds * 1e9,
@@ -350,7 +408,8 @@ def engine_table(quick: bool, gradient: float | None, load: float, old: str) -> 
     functions = in_process("elementary_bench", repetitions)
     made = figures(engine, torch, client, in_process("lowering_bench", repetitions),
                    {name.split("/")[1]: functions[name] for name in sorted(functions) if not name.endswith("/wall")},
-                   under_load(1 if quick else 5), first_large_gradient(), work_after_the_deadline(3 if quick else 10),
+                   under_load(1 if quick else 5), first_large_gradient(),
+                   first_rows(first_answers(3 if quick else 15)), work_after_the_deadline(3 if quick else 10),
                    kept_rollout(3 if quick else 9), whys(3 if quick else 9), gradient)
     said = f"{what_is_said(engine, torch, client)} On {where(load)}"
     own = figures_table.Column({name: f"{value:.3g}" for name, value, _ in made}, said)
