@@ -353,18 +353,22 @@ absl::StatusOr<Case> MakeCase(uint64_t seed, const CaseOptions& options) {
     return Lower(world->program, std::get<precision::Policy>(policy), objective, adjoint);
   };
   absl::StatusOr<NumericalProgram> lowered = lower();
-  if (adjoint && FieldOf(lowered.status()).starts_with("loops")) {
-    // A loop per element, or one whose exports have cotangents, is no fixed point.
-    std::erase_if(adjoint->loops, [](const LoopChoice& choice) {
-      return choice.how == LoopChoice::How::kImplicit;
-    });
-    lowered = lower();
-  }
-  if (FieldOf(lowered.status()).starts_with("policy.sites[")) {
-    // Casts of a site that would change nothing are refused.
-    for (auto& [site, change] : std::get<precision::Policy>(policy).sites) {
-      change.rounding.reset();
-      change.overflow.reset();
+  // Either may be refused first.
+  for (int refusal = 0; refusal < 2; ++refusal) {
+    const std::string field = FieldOf(lowered.status());
+    if (adjoint && field.starts_with("loops")) {
+      // A loop per element, or one whose exports have cotangents, is no fixed point.
+      std::erase_if(adjoint->loops, [](const LoopChoice& choice) {
+        return choice.how == LoopChoice::How::kImplicit;
+      });
+    } else if (field.starts_with("policy.sites[")) {
+      // Casts of a site that would change nothing are refused.
+      for (auto& [site, change] : std::get<precision::Policy>(policy).sites) {
+        change.rounding.reset();
+        change.overflow.reset();
+      }
+    } else {
+      break;
     }
     lowered = lower();
   }
