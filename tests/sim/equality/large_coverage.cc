@@ -76,7 +76,7 @@ std::vector<LargeCoverage::Line> LargeCoverage::Lines() const {
           {"50 loops", many_loops_, 5},
           {"arrays of 500 elements", long_arrays_, 28},
           {"gradients", gradients_, 15},
-          {"every instance finite", finite_, 8},
+          {"every instance finite", finite_, 6},
           {"a gradient that is connected", connected_, 7}};
 }
 
