@@ -88,7 +88,8 @@ double RunnerUp(const std::vector<double>& magnitudes, size_t taken) {
 
 // The pivots of one matrix.
 struct Pivoting {
-  const std::vector<int64_t>* given = nullptr;  // by column: the row to take, if it is still left
+  // By column: the row to take; the first that is left, if that one is not.
+  const std::vector<int64_t>* given = nullptr;
   std::vector<int64_t> rows;    // by row of the factors: which row of the matrix it is
   std::vector<int64_t> chosen;  // the same, but by column which row is the pivot by its magnitude
   std::vector<double> pivots;   // by column: that magnitude; then by column that of the runner-up
@@ -124,13 +125,14 @@ Pivoting Factor(const Evaluation& e, Format format, std::vector<double>& w) {
     if (p.given != nullptr) {
       const auto left = rows.begin() + k;
       const auto found = std::find(left, rows.end(), (*p.given)[static_cast<size_t>(k)]);
-      if (found != rows.end()) pivot = found - rows.begin();
+      pivot = found == rows.end() ? k : found - rows.begin();
     }
     for (int64_t j = 0; j < n; ++j) std::swap(at(k, j), at(pivot, j));
     std::swap(rows[static_cast<size_t>(k)], rows[static_cast<size_t>(pivot)]);
     for (int64_t i = k + 1; i < m; ++i) {
       const double top = at(k, k);
-      at(i, k) = top == 0.0 ? 0.0 : precision::Div(format, at(i, k), top);
+      const bool is_nothing = top == 0.0 && at(i, k) == 0.0;
+      at(i, k) = is_nothing ? 0.0 : precision::Div(format, at(i, k), top);
       for (int64_t j = k + 1; j < n; ++j) {
         e.meter.Add(kElementWork);
         at(i, j) = precision::Fma(format, -at(i, k), at(k, j), at(i, j));
@@ -275,17 +277,17 @@ Factors LowerFactors(Lowering& l) {
       });
       l.Store(pivots, {Place(1), k}, l.Load(second));
     };
-    // The place of the given row, if it is left.
+    // The place of the given row, or of the first that is left.
     const auto follow = [&] {
       tell(l.Load(place));
       const Place own = Place::At(l.Clamped(l.Load(place), Carrier::kI64, m));
       l.Store(chosen, {k}, l.Load(rows, {own}));
       const Number row = l.Load(l.Operand(1), {k});
+      l.Store(place, step);
       const auto meet = [&](const Place& i, Number at) {
         const Number is_it = l.Call("eq_i32", Carrier::kBool, {l.Load(rows, {i}), row});
         l.Store(place, l.Select(is_it, at, l.Load(place), Carrier::kI64));
       };
-      meet(k, step);
       l.EachTo(below, [&](Number counter) { meet(k + Place::Of(counter) + 1, place_of(counter)); });
     };
     if (is_given) follow();
@@ -308,8 +310,14 @@ Factors LowerFactors(Lowering& l) {
     const Number is_zero = l.Call(FunctionOn("eq", value), Carrier::kBool, {top, zero});
     l.EachTo(below, [&](Number counter) {
       const Place i = k + Place::Of(counter) + 1;
-      const Number quotient = l.Call(FunctionOn("div", value), carrier, {l.Load(w, {i, k}), top});
-      const Number multiplier = l.Select(is_zero, zero, quotient, carrier);
+      const Number x = l.Load(w, {i, k});
+      const Number quotient = l.Call(FunctionOn("div", value), carrier, {x, top});
+      Number is_nothing = is_zero;
+      if (is_given) {  // a pivot by magnitude is zero only where all below it are
+        const Number too = l.Call(FunctionOn("eq", value), Carrier::kBool, {x, zero});
+        is_nothing = l.Select(is_zero, too, is_zero, Carrier::kBool);
+      }
+      const Number multiplier = l.Select(is_nothing, zero, quotient, carrier);
       l.Store(w, {i, k}, multiplier);
       const Number minus = l.Call(FunctionOn("neg", value), carrier, {multiplier});
       l.EachTo(beside, [&](Number right) {
@@ -374,6 +382,34 @@ ValueId Part(Under& u, ValueId matrix, const Shape& whole, int64_t row, int64_t 
   return u.Do(std::move(op), shape);
 }
 
+// Maths: the row of the matrix that each row of `lu` is, with given pivots. These are the pivots by
+// magnitude of the matrix [m, min(m, n)] that is 1 at the given row of each column, else 0: its
+// columns are eliminated without changing others, and where no 1 is left the first row is taken.
+ValueId OrderOf(VjpRule& r, ValueId rows, const Shape& whole) {
+  const int64_t columns = std::min(whole[0], whole[1]);
+  const Shape shape = {whole[0], columns};
+  const Type integers = {ElementType::kI32, shape};
+  Op part{.code = OpCode::kSlice, .operands = {rows}};
+  part.attributes.start = {0};
+  part.attributes.shape = {columns};
+  const ValueId pivots = r.EmitPlain(std::move(part), {ElementType::kI32, {columns}});
+  Op along{.code = OpCode::kBroadcast, .operands = {pivots}};
+  along.attributes.shape = shape;
+  along.attributes.dims = {1};
+  const ValueId given = r.EmitPlain(std::move(along), integers);
+  Op iota{.code = OpCode::kIota};
+  iota.attributes.axes = {0};
+  iota.attributes.shape = shape;
+  const ValueId row = r.EmitPlain(std::move(iota), integers);
+  const ValueId is_given = r.EmitMask({.code = OpCode::kEq, .operands = {row, given}}, shape);
+  const Type reals = {ElementType::kReal, shape};
+  Op choose{.code = OpCode::kSelect,
+            .operands = {is_given, r.Splat(1.0, reals), r.Splat(0.0, reals)}};
+  const ValueId ones = r.EmitPlain(std::move(choose), reals);
+  return r.EmitPlain({.code = OpCode::kLuPermutation, .operands = {ones}},
+                     {ElementType::kI32, {whole[0]}});
+}
+
 // Maths: gl is the part of g below the diagonal, gu the rest; low and up take the same parts of a
 // matrix. For a square matrix the cotangent of the permuted matrix is
 // L^-T (low(L^T gl) + up(gu U^T)) U^-T; the permutation then takes its rows back.
@@ -387,8 +423,8 @@ void LuVjp(VjpRule& r) {
   const int64_t n = whole[1];
   const Shape shape = {std::min(m, n), std::min(m, n)};
   const ValueId filled = r.Filled();
-  const ValueId rows =
-      HasRows(r.op()) ? r.X(1) : r.Kink(OpCode::kLuPermutation, {ElementType::kI32, {m}});
+  const ValueId rows = HasRows(r.op()) ? OrderOf(r, r.X(1), whole)
+                                       : r.Kink(OpCode::kLuPermutation, {ElementType::kI32, {m}});
   const ValueId y = r.Y();
   const ValueId below = Where(r, shape, OpCode::kGt);
   const ValueId diagonal = Where(r, shape, OpCode::kEq);
@@ -480,7 +516,7 @@ const OpInfo kLu = Complete({
     .doc = "The factors of a matrix [m, n] with its rows in the order of `lu_permutation`: below "
            "the diagonal the multipliers, from it on the upper factor. A column of zeros has "
            "multipliers 0. With `rows`, an i32 per row, the pivot of column k is row rows[k] of "
-           "the matrix, if it is one and has not been a pivot.",
+           "the matrix, or the first that is left where that is none or has been one.",
     .op_class = OpClass::kLinear,
     .operands = "a, rows?",
     .types = LuTypes,

@@ -1,6 +1,6 @@
 // Forcing: what decisions gave is replaced by what the path says, and disagreements become events.
 #include <algorithm>
-#include <unordered_map>
+#include <map>
 #include <unordered_set>
 #include <utility>
 
@@ -50,7 +50,7 @@ class Forcer {
 
   void OfRegion(Region& region, Wanted wanted) {
     std::vector<Op> ops = std::exchange(region.ops, {});
-    const std::unordered_map<ValueId, ValueId> pivots = PivotsOf(ops, wanted);
+    const std::map<PivotsKey, ValueId> pivots = GivenPivots(ops, wanted);
     for (Op& op : ops) {
       budget_.Visit();
       GivePivots(op, pivots);
@@ -67,23 +67,23 @@ class Forcer {
     }
   }
 
-  // By matrix that the operations factor: the order of its rows.
-  std::unordered_map<ValueId, ValueId> PivotsOf(const std::vector<Op>& ops, Wanted wanted) const {
-    std::unordered_map<ValueId, ValueId> pivots;
+  // The order of rows for each matrix that the operations factor.
+  std::map<PivotsKey, ValueId> GivenPivots(const std::vector<Op>& ops, Wanted wanted) const {
+    std::map<PivotsKey, ValueId> pivots;
     if (std::none_of(ops.begin(), ops.end(), HasPivots)) return pivots;
     size_t column = next_;
     for (const Op& op : ops) {
       const size_t columns = ColumnsOf(op, wanted);
-      const ValueId matrix = decisions_.MatrixOf(op);
-      if (columns > 0 && matrix != ValueId::kNone) pivots.emplace(matrix, given_[column]);
+      const PivotsKey* const key = decisions_.PivotsBy(op);
+      if (columns > 0 && key != nullptr) pivots.emplace(*key, given_[column]);
       column += columns;
     }
     return pivots;
   }
 
-  static void GivePivots(Op& op, const std::unordered_map<ValueId, ValueId>& pivots) {
+  static void GivePivots(Op& op, const std::map<PivotsKey, ValueId>& pivots) {
     if (!HasPivots(op)) return;
-    const auto rows = pivots.find(op.operands[0]);
+    const auto rows = pivots.find(PivotsOf(op));
     if (rows != pivots.end()) op.operands.push_back(rows->second);
   }
 

@@ -26,34 +26,35 @@ void MarkUsed(const Region& region, std::unordered_set<size_t>& used) {
 
 // The pivots of a factor that the exports hang on are behind them too.
 void AddPivots(const Region& test, std::unordered_set<size_t>& behind) {
-  std::unordered_set<size_t> factored;  // matrices, and orders of their pivots
+  std::set<PivotsKey> factored;
+  std::unordered_set<size_t> orders;
   for (const Op& op : test.ops) {
     const bool exported = op.code == kLu && behind.count(Index(op.results[0])) != 0;
-    if (exported && HasPivots(op)) factored.insert(Index(op.operands[0]));
+    if (exported && HasPivots(op)) factored.insert(PivotsOf(op));
   }
+  if (factored.empty()) return;
   for (const Op& op : test.ops) {
     const bool names = op.code == kLuPermutation && HasPivots(op);
-    if (!names && op.code != kChoice) continue;
-    if (factored.count(Index(op.operands[0])) == 0) continue;
-    factored.insert(Index(op.results[0]));
+    const bool decides = (names && factored.count(PivotsOf(op)) != 0) ||
+                         (op.code == kChoice && orders.count(Index(op.operands[0])) != 0);
+    if (!decides) continue;
+    orders.insert(Index(op.results[0]));
     behind.insert(Index(op.results[0]));
   }
 }
 
 void NamePivotsIn(Program& program, Region& region, PassBudget& budget) {
-  std::unordered_set<size_t> named;  // matrices
+  std::set<PivotsKey> named;
   for (const Op& op : region.ops) {
     budget.Visit();
-    const bool names = op.code == kLuPermutation && HasPivots(op);
-    if (names) named.insert(Index(op.operands[0]));
+    if (op.code == kLuPermutation && HasPivots(op)) named.insert(PivotsOf(op));
   }
   std::vector<Op> ops = std::exchange(region.ops, {});
   for (Op& op : ops) {
     if (op.code != kOwnVjp) {
       for (Region& nested : op.regions) NamePivotsIn(program, nested, budget);
     }
-    const bool is_unnamed =
-        op.code == kLu && HasPivots(op) && named.insert(Index(op.operands[0])).second;
+    const bool is_unnamed = op.code == kLu && HasPivots(op) && named.insert(PivotsOf(op)).second;
     region.ops.push_back(std::move(op));
     if (!is_unnamed) continue;
     const Op& factor = region.ops.back();
@@ -74,6 +75,8 @@ bool HasPivots(const Op& op) {
   const bool pivots = op.code == kLu || op.code == kLuPermutation || op.code == kLuPivots;
   return pivots && op.operands.size() == 1;
 }
+
+PivotsKey PivotsOf(const Op& op) { return {op.operands[0], op.role, op.site}; }
 
 void NamePivots(Program& program, PassBudget& budget) {
   NamePivotsIn(program, program.step, budget);
@@ -98,8 +101,10 @@ void PathDecisions::Read(const Region& region) {
     if (op.code == kOwnVjp) continue;
     if (IsTest(op) || IsLoop(op)) sites_.insert(op.attributes.site);
     if (op.code == kChoice) chosen_.insert(Index(op.operands[0]));
-    if (const ValueId matrix = MatrixOf(op); matrix != ValueId::kNone) {
-      pivots_.emplace(Index(op.results[0]), matrix);
+    if (op.code == kLuPermutation && HasPivots(op)) {
+      pivots_.emplace(Index(op.results[0]), PivotsOf(op));
+    } else if (const PivotsKey* const pivots = PivotsBy(op)) {
+      pivots_.emplace(Index(op.results[0]), PivotsKey(*pivots));
     }
     ReadMost(op);
     for (const Region& nested : op.regions) Read(nested);
@@ -112,7 +117,9 @@ bool PathDecisions::Decides(const Op& op) const {
   const Chooses chooses = InfoOf(op.code).chooses;
   if (op.code == kCholesky || !ChoosesByReals(program_, op)) return false;
   const size_t result = Index(op.results[0]);
-  if (chosen_.count(result) != 0) return false;
+  // Where choices count, all that reads one reads what its own operation `choice` gives.
+  const bool counts = program_.level == TestLevel::kDecisions || program_.level == TestLevel::kAll;
+  if (counts && chosen_.count(result) != 0) return false;
   return chooses != Chooses::kInteger || converts_[result];
 }
 
@@ -140,11 +147,11 @@ std::string PathDecisions::NameOfUnlisted(const Op& op) {
   return name;
 }
 
-ValueId PathDecisions::MatrixOf(const Op& op) const {
-  if (op.code == kLuPermutation && HasPivots(op)) return op.operands[0];
-  if (op.code != kChoice) return ValueId::kNone;
-  const auto known = pivots_.find(Index(op.operands[0]));
-  return known == pivots_.end() ? ValueId::kNone : known->second;
+const PivotsKey* PathDecisions::PivotsBy(const Op& op) const {
+  if (op.code != kLuPermutation && op.code != kChoice) return nullptr;
+  const bool passes_on = op.code == kChoice;
+  const auto known = pivots_.find(Index(passes_on ? op.operands[0] : op.results[0]));
+  return known == pivots_.end() ? nullptr : &known->second;
 }
 
 void PathDecisions::ReadMost(const Op& op) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -20,6 +21,10 @@ namespace simgrad::sim {
 // Whether an operation chooses the pivots of its matrix, or tells of them: lu, lu_permutation and
 // lu_pivots, if they are given none.
 bool HasPivots(const Op& op);
+// The pivots of an operation of which HasPivots holds: of a matrix in the format that a role or a
+// site gives. Operations of one key in one region have the same.
+using PivotsKey = std::tuple<ValueId, Role, std::string>;
+PivotsKey PivotsOf(const Op& op);
 
 // Adds a lu_permutation to each region that factors a matrix and does not say the order of its rows.
 void NamePivots(Program& program, PassBudget& budget);
@@ -33,8 +38,8 @@ class PathDecisions {
   bool Decides(const Op& op) const;
   // A column without its place; gives each name once.
   PathColumn ColumnOf(const Op& op);
-  // The matrix whose pivots the operation decides; kNone: it decides something else.
-  ValueId MatrixOf(const Op& op) const;
+  // The pivots that the operation decides; null: it decides something else.
+  const PivotsKey* PivotsBy(const Op& op) const;
 
   // Values inside the test of a loop that its exports hang on.
   static std::unordered_set<size_t> BehindExports(const Op& loop);
@@ -53,7 +58,7 @@ class PathDecisions {
   std::vector<bool> converts_;                     // by value: a conversion that decides gives it
   std::unordered_map<size_t, int64_t> most_;       // by result of argmax, ...: its largest number
   std::unordered_set<size_t> chosen_;              // what a choice passes on
-  std::unordered_map<size_t, ValueId> pivots_;     // by order of pivots: the matrix
+  std::unordered_map<size_t, PivotsKey> pivots_;   // by result of what decides them
   std::set<std::string> sites_;                    // of the world
   std::set<std::string> given_;                    // names of columns
   std::unordered_map<std::string, int64_t> next_;  // by name: the last number behind it

@@ -7,6 +7,7 @@
 #include "sim/program/choices.h"
 #include "sim/program/decision_margin.h"
 #include "sim/program/field_error.h"
+#include "sim/program/path_decisions.h"
 #include "sim/program/paths.h"
 
 namespace simgrad::sim {
@@ -27,8 +28,9 @@ void RefuseIn(const Program& program, const Region& region, const std::string& w
   for (const Op& op : region.ops) {
     budget.Visit();
     const bool compares = ComparesTwo(op) && program.IsReal(op.operands[0]);
-    const bool chooses = InfoOf(op.code).chooses == Chooses::kPlaces && ChoosesByReals(program, op);
-    if (compares || chooses) {
+    const bool chooses = op.code != OpCode::kCholesky && ChoosesByReals(program, op);
+    const bool pivots = HasPivots(op) && program[op.operands[0]].type.shape[0] > 1;
+    if (compares || chooses || pivots || op.code == OpCode::kIsFinite) {
       throw PassBudget::Ended{FieldError(
           "path",
           absl::StrCat("'", std::string(InfoOf(op.code).name), op.label.empty() ? "" : " of ",
