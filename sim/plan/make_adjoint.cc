@@ -274,10 +274,11 @@ void RegionMaker::WhileVjp(const Op& op) {
   for (size_t k = 0; k < op.results.size() / 2; ++k) {
     joined.push_back(NewSlot({op.results[k]}, "joined"));
   }
-  const Register around_element = element_;
+  const Register around_element = out_.around().element;
   out_.Each(n, true, [&](Register element) {
     if (adjoint_draws_)
-      element_ = Flattened(around_element, out_.Constant(Carrier::kI64, n), element);
+      out_.around().element =
+          out_.Flattened(around_element, out_.Constant(Carrier::kI64, n), element);
     std::vector<Slot> own;
     for (const Slot& slot : given) {
       own.push_back(slot.cotangent.set()
@@ -291,15 +292,8 @@ void RegionMaker::WhileVjp(const Op& op) {
                k < out.size() ? out[k] : Slot{});
     }
   });
-  element_ = around_element;
+  out_.around().element = around_element;
   BindSlots(op.results, joined);
-}
-
-// around * count + at; without an `around`: at.
-Register RegionMaker::Flattened(Register around, Register count, Register at) {
-  if (around == kNoRegister) return at;
-  const Register before = out_.Call("mul_i64", Carrier::kI64, {around, count});
-  return out_.Call("add_i64", Carrier::kI64, {before, at});
 }
 
 std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Register around,
@@ -336,7 +330,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
     frame = out_.SharedLocal("frame");
     out_.StoreOne(frame, recall(place.last, Carrier::kI64, true));
   }
-  const Register around_iteration = iteration_;
+  const Register around_iteration = out_.around().iteration;
   out_.EachOf(turns, [&](Register counter) {
     // From the last turn down.
     const Register next =
@@ -345,8 +339,8 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
                                     {out_.Call("sub_i64", Carrier::kI64, {turns, next})});
     if (adjoint_draws_ && !IsBranch(loop)) {
       const Register radix = out_.Integer(Carrier::kI64, RadixOf(loop));
-      iteration_ =
-          Flattened(around_iteration, radix, out_.Call("convert_i32_i64", Carrier::kI64, {turn}));
+      out_.around().iteration = out_.Flattened(around_iteration, radix,
+                                               out_.Call("convert_i32_i64", Carrier::kI64, {turn}));
     }
     if (layout != nullptr) frames_[layout] = out_.One(frame);
     const Register is_last = out_.Call("eq_i32", Carrier::kBool, {turn, tests});
@@ -382,7 +376,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
       out_.StoreOne(frame, before);
     }
   });
-  iteration_ = around_iteration;
+  out_.around().iteration = around_iteration;
   return moving;
 }
 
@@ -419,12 +413,12 @@ void RegionMaker::ForVjp(const Op& op) {
                   RecallOne(frames_.at(&around), place.last, kNoRegister, Carrier::kI64, true));
   }
   const Register trips = out_.Integer(Carrier::kI64, loop.op->attributes.max_iter);
-  const Register around_iteration = iteration_;
+  const Register around_iteration = out_.around().iteration;
   out_.EachOf(trips, [&](Register counter) {
     const Register next =
         out_.Call("add_i64", Carrier::kI64, {counter, out_.Constant(Carrier::kI64, 1)});
     const Register turn = out_.Call("sub_i64", Carrier::kI64, {trips, next});
-    if (adjoint_draws_) iteration_ = Flattened(around_iteration, trips, turn);
+    if (adjoint_draws_) out_.around().iteration = out_.Flattened(around_iteration, trips, turn);
     if (layout != nullptr) frames_[layout] = out_.One(frame);
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(*loop.op, trips, turn);
@@ -452,7 +446,7 @@ void RegionMaker::ForVjp(const Op& op) {
       out_.StoreOne(frame, RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true));
     }
   });
-  iteration_ = around_iteration;
+  out_.around().iteration = around_iteration;
   for (size_t k = first_scanned; k < slots; ++k) moving[k] = joined[k];
   BindSlots(op.results, moving);
 }

@@ -13,117 +13,9 @@
 namespace simgrad::sim::plan {
 namespace {
 
-constexpr std::array<std::string_view, 6> kComparisons = {"lt", "le", "gt", "ge", "eq", "ne"};
-std::string_view NameOf(Comparison comparison) {
-  return kComparisons[static_cast<size_t>(comparison)];
-}
-
 int64_t StopReasonNumber(StopReason reason) { return static_cast<int64_t>(reason); }
 
 }  // namespace
-
-int32_t RegionMaker::SiteNumber(const std::string& name) const {
-  return site_numbers_.find(name)->second;
-}
-
-// The name of the function that compares the operands of an event.
-std::string RegionMaker::ComparisonFunction(const Op& event) const {
-  const Value& lhs = program_[event.operands[0]];
-  const bool is_real = lhs.type.element == ElementType::kReal;
-  return Cat(NameOf(event.attributes.comparison), "_",
-             is_real ? precision::FormatName(*lhs.format) : CarrierName(CarrierOf(lhs)));
-}
-
-// Behind a comparison of scalars of the test region that is being written.
-void RegionMaker::Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Register where) {
-  if (!records_.decides) return;
-  std::vector<View> views = {values_.ViewOf(lhs), values_.ViewOf(rhs)};
-  const Summands of_lhs = scales_.SummandsOf(lhs, views);
-  const Summands of_rhs = scales_.SummandsOf(rhs, views);
-  const Read read = [&](size_t k) { return out_.One(views[k]); };
-  const Register a = read(0);
-  const Register b = read(1);
-  const Register extra = scales_.Extra(of_lhs, of_rhs, read);
-  out_.Emit({.code = Code::kTest,
-             .operands = {a, b, ends},
-             .site = SiteNumber(op.attributes.site),
-             .extra = extra,
-             .where = where,
-             .format = program_[lhs].format.value_or(Format::kF64)});
-}
-
-// The number of an element of the loops around, of a value of `count` that is contiguous.
-Register RegionMaker::ElementNumber(const Index& index, int64_t count) {
-  Register at = kNoRegister;
-  for (const auto& [counter, stride] : index.terms) {
-    Register part = counter;
-    if (stride != 1) {
-      part = out_.Call("mul_i64", Carrier::kI64, {counter, out_.Constant(Carrier::kI64, stride)});
-    }
-    at = at == kNoRegister ? part : out_.Call("add_i64", Carrier::kI64, {at, part});
-  }
-  if (at == kNoRegister) at = out_.Constant(Carrier::kI64, 0);
-  if (element_ == kNoRegister) return at;
-  const Register all = out_.Constant(Carrier::kI64, count);
-  const Register before = out_.Call("mul_i64", Carrier::kI64, {element_, all});
-  return out_.Call("add_i64", Carrier::kI64, {before, at});
-}
-
-// A choice tells what was chosen as an i32.
-Register RegionMaker::Outcome(const Op& choice, Register chosen) {
-  const Carrier carrier = CarrierOf(program_[choice.results[0]]);
-  if (carrier == Carrier::kI32) return chosen;
-  return out_.Call(Cat("convert_", CarrierName(carrier), "_i32"), Carrier::kI32, {chosen});
-}
-
-// An event or a choice.
-void RegionMaker::Test(const Op& op) {
-  const bool chooses = op.code == OpCode::kChoice;
-  const size_t compared = chooses ? 1 : 0;  // the first of two operands
-  const Value& lhs = program_[op.operands[compared]];
-  const Value& result = program_[op.results[0]];
-  std::vector<View> views = values_.ViewsOf(op.operands);
-  const size_t own = views.size();
-  Summands of_lhs, of_rhs;
-  if (records_.decides) {
-    of_lhs = scales_.SummandsOf(op.operands[compared], views);
-    const bool is_same = op.operands[compared] == op.operands[compared + 1];
-    if (!is_same) of_rhs = scales_.SummandsOf(op.operands[compared + 1], views);
-  }
-  const bool is_one = ElementCount(result.type.shape) == 1;
-  const Carrier carrier = CarrierOf(result);
-  const View to = is_one ? View{} : out_.Local(carrier, result.type.shape, result.name);
-  if (!is_one) views.push_back(to);
-  const int64_t count = ElementCount(result.type.shape);
-  out_.EachElement(result.type.shape, views, [&](const Read& read, const Places& place) {
-    Register value = chooses ? read(0)
-                             : out_.Call(ComparisonFunction(op), Carrier::kBool, {read(0), read(1)},
-                                         result.name);
-    const Register guard = !chooses && own > 2 ? read(2) : kNoRegister;
-    if (guard != kNoRegister) value = out_.Call("and_bool", Carrier::kBool, {guard, value});
-    if (records_.decides) {
-      const Register element = is_one ? element_ : ElementNumber(place(views.size() - 1), count);
-      const Register a = read(compared);
-      const Register b = read(compared + 1);
-      const Register extra = scales_.Extra(of_lhs, of_rhs, read);
-      const Register outcome = chooses ? Outcome(op, value) : value;
-      out_.Emit({.code = Code::kDecide,
-                 .operands = {a, b, outcome},
-                 .site = SiteNumber(op.attributes.site),
-                 .extra = extra,
-                 .where = guard,
-                 .iteration = iteration_,
-                 .element = element,
-                 .format = lhs.format.value_or(Format::kF64)});
-    }
-    if (is_one) {
-      values_.Bind(op.results[0], View::Splat(carrier, result.type.shape, value));
-    } else {
-      out_.Store(to, place(views.size() - 1), value);
-    }
-  });
-  if (!is_one) values_.Bind(op.results[0], to);
-}
 
 void RegionMaker::While(const Op& op) {
   if (op.attributes.elements > 0) return MappedWhile(op);
@@ -144,9 +36,9 @@ void RegionMaker::While(const Op& op) {
     exports.push_back(local(op.regions[0].yields[first_export + k]));
   }
   const View iterations = out_.Local(Carrier::kI32, {}, "iterations");
-  const LoopRadii radii = RadiiOf(op);
+  const LoopRadii radii = radii_.OfRun(op, out_.around().run);
   WhileRun(op, carried, {}, exports, iterations, radii);
-  GiveRadii(op, radii, {});
+  radii_.Give(op, radii, {});
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (op.results[k] == ValueId::kNone) continue;
     const bool is_count = k + 1 == op.results.size();
@@ -173,7 +65,7 @@ void RegionMaker::MappedWhile(const Op& op) {
   const auto local = [&](const Value& value, const Shape& shape) {
     return out_.Local(CarrierOf(value), shape, value.name);
   };
-  const std::vector<Radius> joined = JoinedRadii(op);
+  const std::vector<Radius> joined = radii_.Joined(op);
   out_.Each(n, joined.empty(), [&](Register element) {
     std::vector<View> carried;
     std::vector<View> mapped;
@@ -192,19 +84,16 @@ void RegionMaker::MappedWhile(const Op& op) {
       exports.push_back(local(value, value.type.shape));
     }
     const View iterations = out_.Local(Carrier::kI32, {}, "iterations");
-    const Register around = element_;
-    const Register run_around = std::exchange(run_, element);
-    element_ = element;
-    if (around != kNoRegister) {
-      const Register before =
-          out_.Call("mul_i64", Carrier::kI64, {around, out_.Constant(Carrier::kI64, n)});
-      element_ = out_.Call("add_i64", Carrier::kI64, {before, element});
-    }
-    const LoopRadii radii = RadiiOf(op);
+    const Register around = out_.around().element;
+    const Register run_around = std::exchange(out_.around().run, element);
+    out_.around().element = around == kNoRegister
+                                ? element
+                                : out_.Flattened(around, out_.Constant(Carrier::kI64, n), element);
+    const LoopRadii radii = radii_.OfRun(op, out_.around().run);
     WhileRun(op, carried, mapped, exports, iterations, radii);
-    GiveRadii(op, radii, joined);
-    element_ = around;
-    run_ = run_around;
+    radii_.Give(op, radii, joined);
+    out_.around().element = around;
+    out_.around().run = run_around;
     for (size_t k = 0; k < results.size(); ++k) {
       if (!results[k].set()) continue;
       const bool is_count = k + 1 == results.size();
@@ -213,7 +102,7 @@ void RegionMaker::MappedWhile(const Op& op) {
                                                          : exports[k - c]);
     }
   });
-  BindRadii(op.results, joined);
+  radii_.Bind(op.results, joined);
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (op.results[k] != ValueId::kNone) values_.Bind(op.results[k], results[k]);
   }
@@ -226,21 +115,21 @@ Register RegionMaker::Compared(const Op& op, const View& lhs, const View& why,
   const Register tested = out_.One(values_.ViewOf(test.yields[0]));
   out_.StoreOne(lhs, tested);
   const Register held =
-      out_.Call(Cat(NameOf(op.attributes.comparison), "_", suffix), Carrier::kBool,
-                {tested, out_.One(values_.ViewOf(test.yields[1]))});
+      out_.Call(ComparisonFunction(op.attributes.comparison, program_[test.yields[0]]),
+                Carrier::kBool, {tested, out_.One(values_.ViewOf(test.yields[1]))});
   if (op.attributes.has_entry) {
     const Register is_first = out_.Call("eq_i32", Carrier::kBool,
                                         {out_.One(iterations), out_.Constant(Carrier::kI32, 0)});
     const Register enters = out_.Call(Cat("ge_", suffix), Carrier::kBool,
                                       {tested, out_.One(values_.ViewOf(test.yields[2]))});
     const Register refuses = out_.Call("not_bool", Carrier::kBool, {enters});
-    Test(op, test.yields[0], test.yields[2], refuses, is_first);
+    sites_.Test(op, test.yields[0], test.yields[2], refuses, is_first);
     const Register ends = out_.Call("and_bool", Carrier::kBool, {is_first, refuses});
     const Register reason = out_.Constant(Carrier::kI32, StopReasonNumber(StopReason::kNotEntered));
     out_.StoreOne(why, out_.Call("select_i32", Carrier::kI32, {ends, reason, out_.One(why)}));
     out_.Leave(ends);
   }
-  Test(op, test.yields[0], test.yields[1], held, kNoRegister);
+  sites_.Test(op, test.yields[0], test.yields[1], held, kNoRegister);
   return held;
 }
 
@@ -280,24 +169,23 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     }
   };
   const auto flattened = [&] {
-    if (IsBranch(op)) return iteration_;
+    if (IsBranch(op)) return out_.around().iteration;
     const Register it = out_.Call("convert_i32_i64", Carrier::kI64, {out_.One(iterations)});
-    if (iteration_ == kNoRegister) return it;
+    if (out_.around().iteration == kNoRegister) return it;
     const Register wide = out_.Call("convert_i32_i64", Carrier::kI64, {cap});
     const Register radix =
         out_.Call("add_i64", Carrier::kI64, {wide, out_.Constant(Carrier::kI64, 1)});
-    const Register before = out_.Call("mul_i64", Carrier::kI64, {iteration_, radix});
-    return out_.Call("add_i64", Carrier::kI64, {before, it});
+    return out_.Flattened(out_.around().iteration, radix, it);
   };
-  const Register around = iteration_;
+  const Register around = out_.around().iteration;
   const Chain chain = OpenChain(op);
   out_.Repeat([&] {
     const bool cap_first = a.cap_order == CapOrder::kCapFirst;
     if (cap_first) stop_at_cap();
-    iteration_ = flattened();
+    out_.around().iteration = flattened();
     NextFrame(chain, op);
     bind(test, {&carried, &mapped});
-    BindRadii(test.args, radii.entering);
+    radii_.Bind(test.args, radii.entering);
     KeepArgs(test);
     // The test's records look for the operations that made what it compares.
     Run(test);
@@ -305,29 +193,29 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     for (size_t k = 0; k < exports.size(); ++k) {
       out_.Copy(exports[k], values_.ViewOf(test.yields[FirstExport(op) + k]));
     }
-    TellRadii(op, radii, iterations);
+    radii_.Tell(op, radii, iterations);
     const Register held = a.predicate ? out_.One(values_.ViewOf(test.yields[0]))
                                       : Compared(op, lhs, why, iterations, suffix);
     if (a.predicate && records) {
-      const Deciding of = LeastOf(test.yields[0]);
+      const Deciding of = radii_.LeastOf(test.yields[0]);
       out_.StoreOne(lhs, of.own);
       out_.StoreOne(has_nan, of.has_nan);
-      Predicate(op, of, held, why);
+      sites_.Predicate(op, of, held, why);
     }
     values_.Leave();
     out_.Leave(held);
     if (!cap_first) stop_at_cap();
     bind(body, {&carried, &exports, &mapped});
-    BindBodyRadii(op, radii);
+    radii_.BindBody(op, radii);
     KeepArgs(body);
     Run(body);
     std::vector<View> yields = values_.ViewsOf(body.yields);
-    MoveRadii(radii.carried, body.yields);
+    radii_.Move(radii.carried, body.yields);
     out_.CopyAtOnce(carried, yields);
     out_.StoreOne(iterations, out_.Call("add_i32", Carrier::kI32,
                                         {out_.One(iterations), out_.Constant(Carrier::kI32, 1)}));
   });
-  iteration_ = around;
+  out_.around().iteration = around;
   const Register is_capped = out_.Call(
       "eq_i32", Carrier::kBool,
       {out_.One(why), out_.Constant(Carrier::kI32, StopReasonNumber(StopReason::kMaxIter))});
@@ -348,20 +236,11 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     const bool cap_first = a.cap_order == CapOrder::kCapFirst;
     const Register tests =
         cap_first ? out_.Call("select_i32", Carrier::kI32, {is_capped, before, all}) : all;
-    CloseChain(chain, a.elements > 0 ? run_ : kNoRegister, all, tests);
+    CloseChain(chain, a.elements > 0 ? out_.around().run : kNoRegister, all, tests);
   }
   if (!records) return;
-  RecordedSite& site = out_.plan().terminations[static_cast<size_t>(SiteNumber(a.site))];
-  site.has_entry = a.has_entry;
-  site.cap_first = a.cap_order == CapOrder::kCapFirst;
   const Register ran = out_.One(iterations);
-  const Register last = out_.One(lhs);
-  out_.Emit({.code = Code::kRun,
-             .operands = {ran, reason, last},
-             .site = SiteNumber(a.site),
-             .iteration = iteration_,
-             .element = element_,
-             .format = tested_in});
+  sites_.Ran(op, ran, reason, out_.One(lhs), tested_in);
 }
 
 // The number of the element that a turn reads and writes.
@@ -391,20 +270,16 @@ void RegionMaker::For(const Op& op) {
     stacked.push_back(out_.Local(CarrierOf(element), std::move(shape), element.name));
   }
   const std::span operands(op.operands);
-  std::vector<Radius> radii = CarryRadii(operands);
+  std::vector<Radius> radii = radii_.Carry(operands);
   const std::vector<Radius> of_carried(radii.begin(),
                                        radii.begin() + static_cast<std::ptrdiff_t>(c));
-  const std::vector<Radius> of_stacked = StackRadii(op);
+  const std::vector<Radius> of_stacked = radii_.Stack(op);
   const Register trips = out_.Integer(Carrier::kI64, op.attributes.max_iter);
-  const Register around = iteration_;
+  const Register around = out_.around().iteration;
   const Chain chain = OpenChain(op);
   out_.EachOf(trips, [&](Register counter) {
     NextFrame(chain, op);
-    iteration_ = counter;
-    if (around != kNoRegister) {
-      const Register before = out_.Call("mul_i64", Carrier::kI64, {around, trips});
-      iteration_ = out_.Call("add_i64", Carrier::kI64, {before, counter});
-    }
+    out_.around().iteration = out_.Flattened(around, trips, counter);
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(op, trips, counter);
       const Register index = out_.Call("convert_i64_i32", Carrier::kI32, {element});
@@ -416,7 +291,7 @@ void RegionMaker::For(const Op& op) {
           body.args[k + 1],
           k < c ? carried[k] : CountedElement(scanned[k - c], counter, op.attributes.reverse));
     }
-    BindRadii(std::span(body.args).subspan(1), radii);
+    radii_.Bind(std::span(body.args).subspan(1), radii);
     KeepArgs(body);
     Run(body);
     std::vector<View> yields;
@@ -424,15 +299,14 @@ void RegionMaker::For(const Op& op) {
     for (size_t k = 0; k < stacked.size(); ++k) {
       out_.Copy(CountedElement(stacked[k], counter, op.attributes.reverse),
                 values_.ViewOf(body.yields[c + k]));
-      if (!of_stacked[k].set()) continue;
-      StoreDeciding(of_stacked[k], Least(OneOf(of_stacked[k]), LeastOf(body.yields[c + k])));
+      radii_.Gather(of_stacked[k], body.yields[c + k]);
     }
-    MoveRadii(of_carried, body.yields);
+    radii_.Move(of_carried, body.yields);
     out_.CopyAtOnce(carried, yields);
   });
-  BindRadii(op.results, of_carried);
-  BindRadii(std::span(op.results).subspan(c), of_stacked);
-  iteration_ = around;
+  radii_.Bind(op.results, of_carried);
+  radii_.Bind(std::span(op.results).subspan(c), of_stacked);
+  out_.around().iteration = around;
   CloseChain(chain, kNoRegister, kNoRegister, kNoRegister);
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (op.results[k] != ValueId::kNone)

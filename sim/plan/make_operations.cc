@@ -14,7 +14,7 @@ using enum OpCode;
 
 void RegionMaker::Operation(const Op& op) {
   LookAtReads(op);
-  if (IsTest(op)) return Test(op);
+  if (IsTest(op)) return sites_.Decide(op);
   if (op.code == kWhile) return While(op);
   if (op.code == kFor) return For(op);
   if (op.code == kAccumulate) return Accumulate(op);
@@ -195,15 +195,16 @@ void RegionMaker::RoundStochastically(const Op& op, const View& x, Format from, 
   const Register step =
       out_.Call("convert_i32_i64", Carrier::kI64, {out_.One(values_.ViewOf(op.operands[2]))});
   const Register draw = out_.Constant(Carrier::kI64, op.attributes.draw);
-  const Register iteration =
-      iteration_ != kNoRegister ? iteration_ : out_.Constant(Carrier::kI64, 0);
+  const Register iteration = out_.around().iteration != kNoRegister
+                                 ? out_.around().iteration
+                                 : out_.Constant(Carrier::kI64, 0);
   const View result = out_.Local(CarrierOf(to), to.type.shape, to.name);
   std::vector<View> views = {x, result};
   if (counts && where != ValueId::kNone) views.push_back(values_.MaskFor(x.shape, where));
   const int64_t count = ElementCount(to.type.shape);
   out_.EachElement(to.type.shape, views, [&](const Read& read, const Places& place) {
     const Register before = read(0);
-    const Register element = ElementNumber(place(1), count);
+    const Register element = out_.ElementNumber(place(1), count);
     const Register after =
         out_.Call(function, CarrierOf(to), {before, key, draw, step, iteration, element}, to.name);
     if (counts) {

@@ -8,6 +8,7 @@
 #include "sim/plan/invariants.h"
 #include "sim/plan/outer_products.h"
 #include "sim/plan/place.h"
+#include "sim/plan/region_maker.h"
 #include "sim/program/detect.h"
 #include "sim/text.h"
 

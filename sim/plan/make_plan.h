@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "sim/plan/plan.h"
-#include "sim/plan/region_maker.h"
+#include "sim/plan/records.h"
 #include "sim/program/numerical_program.h"
 #include "sim/work_meter.h"
 

@@ -136,11 +136,13 @@ Lowering::Number OperationLowering::Real(double number, const Value& like) {
 }
 
 Lowering::Number OperationLowering::Iteration() {
-  return maker_.iteration_ != kNoRegister ? maker_.iteration_ : Integer(Carrier::kI64, 0);
+  return maker_.out_.around().iteration != kNoRegister ? maker_.out_.around().iteration
+                                                       : Integer(Carrier::kI64, 0);
 }
 
 Lowering::Number OperationLowering::MappedElement() {
-  return maker_.element_ != kNoRegister ? maker_.element_ : Integer(Carrier::kI64, 0);
+  return maker_.out_.around().element != kNoRegister ? maker_.out_.around().element
+                                                     : Integer(Carrier::kI64, 0);
 }
 
 void OperationLowering::Each(int64_t extent, bool parallel,

@@ -1,4 +1,3 @@
-// Values and regions.
 #include "sim/plan/region_maker.h"
 
 #include <algorithm>
@@ -6,7 +5,6 @@
 
 #include "precision/rounding.h"
 #include "sim/program/axes.h"
-#include "sim/program/decision_margin.h"
 #include "sim/program/primal_reads.h"
 #include "sim/text.h"
 
@@ -37,18 +35,13 @@ RegionMaker::RegionMaker(const NumericalProgram& numerical, const Detection& loo
       program_(numerical.program),
       looks_(looks),
       meter_(meter),
+      records_(records),
       out_(plan, function),
       values_(program_, out_),
       scales_(program_, values_, out_),
-      records_(records),
-      adjoint_draws_(AdjointDraws(numerical)) {
-  for (const Site& site : numerical.sites) site_numbers_.emplace(site.name, site.number);
-  if (!records.decides) return;
-  behind_ = BehindPredicates(program_);
-  if (behind_.empty()) return;
-  radii_.resize(behind_.size());
-  tests_ = DecidingTestsOf(program_, numerical.sites);
-}
+      sites_(numerical, records_, values_, scales_, out_),
+      radii_(numerical, records.decides, values_, scales_, out_),
+      adjoint_draws_(AdjointDraws(numerical)) {}
 
 void RegionMaker::Look(const View& view, ValueId where, Seen seen) {
   if (!records_.looks) return;
@@ -120,7 +113,7 @@ void RegionMaker::Run(const Region& region) {
     meter_.Add(kPlanningWork);
     values_.Made(op);
     Operation(op);
-    SetRadius(op);
+    radii_.Set(op);
     for (ValueId id : op.results) {
       if (id != ValueId::kNone) Keep(id, region);
     }

@@ -9,37 +9,22 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "sim/op/lowering.h"
 #include "sim/plan/outer_products.h"
+#include "sim/plan/radii.h"
 #include "sim/plan/scale_writer.h"
+#include "sim/plan/site_writer.h"
 #include "sim/plan/statement_writer.h"
 #include "sim/plan/tape_plan.h"
 #include "sim/plan/values.h"
 #include "sim/program/additions.h"
-#include "sim/program/decision_margin.h"
 #include "sim/program/detect.h"
 #include "sim/program/numerical_program.h"
 #include "sim/work_meter.h"
 
 namespace simgrad::sim::plan {
-
-// The records that are made while a region runs.
-struct Records {
-  bool decides = false;  // tests, runs and events
-  bool looks = false;    // non-finite results
-  bool ranges = false;   // underflows and overflows of narrowing casts
-};
-
-// The radius of a boolean or integer that a predicate depends on (sim/program/decision_margin.h),
-// for each element or for all. Without it no real decides the value.
-struct Radius {
-  View ulps, own, unit, has_nan, test;
-  bool set() const { return ulps.set(); }
-};
 
 // A cotangent and where it is present. Without a cotangent it never is, without a mask everywhere.
 struct Slot {
@@ -137,67 +122,6 @@ class RegionMaker {
   void ExclusiveProd(const Op& op);
 
   // ---- sites and loops (make_loops.cc) ----
-  void Test(const Op& event_or_choice);
-  Register ElementNumber(const Index& index, int64_t count);
-  Register Outcome(const Op& choice, Register chosen);
-  void Test(const Op& op, ValueId lhs, ValueId rhs, Register ends, Register where);
-  // ---- predicates (make_predicates.cc) ----
-  // Of one element.
-  struct Deciding {
-    Register ulps = kNoRegister, own = kNoRegister, unit = kNoRegister, has_nan = kNoRegister,
-             test = kNoRegister;
-  };
-  bool HasRadius(ValueId id) const {
-    return records_.decides && id != ValueId::kNone && !behind_.empty() && behind_[Index_(id)];
-  }
-  void SetRadius(const Op& op);
-  void ElementRadii(const Op& op);
-  Deciding ElementRadius(const Op& op, const Read& read,
-                         const std::function<Deciding(size_t)>& radius,
-                         const std::function<Register()>& extra);
-  Deciding Taken(Register first, const Deciding& a, const Deciding& b);
-  Deciding OfSelect(Register c, const Deciding& of_c, Register a, const Deciding& of_a, Register b,
-                    const Deciding& of_b);
-  std::string ComparisonFunction(const Op& event) const;
-  int32_t SiteNumber(const std::string& site) const;
-  Deciding NoTest();
-  Deciding OfPair(Register a, Register b, Register extra, Format format, uint32_t test);
-  Deciding OfConversion(const Op& op, Register x);
-  Deciding OfIsFinite(const Op& op, Register x);
-  Deciding Chosen(Register first, const Deciding& a, const Deciding& b);
-  Deciding Least(const Deciding& a, const Deciding& b);
-  // Whether the first of two decides, by the function of that name (backend/scalars.h).
-  Register Decides(const char* which, Register margin, const Deciding& of, Register other,
-                   const Deciding& of_other);
-  Register SignedUlps(Register truth, const Deciding& of);
-  Deciding OfAnd(Register a, const Deciding& of_a, Register b, const Deciding& of_b);
-  Deciding OfOr(Register a, const Deciding& of_a, Register b, const Deciding& of_b);
-  Deciding OneOf(const Radius& radius);
-  Deciding LeastOf(ValueId id);  // of all elements
-  Deciding LeastOf(const Radius& radius, const Shape& shape);
-  Deciding OfAnyOrAll(OpCode code, ValueId truths);
-  Radius LocalRadius(const Shape& shape);
-  Radius RadiusOfOne(const Deciding& of) const;
-  void StoreDeciding(const Radius& to, const Deciding& of);
-  // Radii of what a loop carries, while it runs: locals, unset where none is asked for.
-  std::vector<Radius> CarryRadii(std::span<const ValueId> ids);
-  std::vector<Radius> StackRadii(const Op& for_op);
-  void MoveRadii(const std::vector<Radius>& to, std::span<const ValueId> from);
-  void BindRadii(std::span<const ValueId> ids, const std::vector<Radius>& radii);
-  // The radii of one run of a while; locals.
-  struct LoopRadii {
-    std::vector<Radius> carried, exports, mapped;
-    std::vector<Radius> entering;  // carried, then mapped
-    Radius tests;                  // the least of its tests; set where a result asks for it
-  };
-  LoopRadii RadiiOf(const Op& while_op);
-  void TellRadii(const Op& op, const LoopRadii& radii, const View& iterations);
-  void BindBodyRadii(const Op& op, const LoopRadii& radii);
-  std::vector<Radius> JoinedRadii(const Op& op);
-  void GiveRadii(const Op& op, const LoopRadii& radii, const std::vector<Radius>& joined);
-  Deciding TestRadius(const Op& op, const View& iterations);
-  void Predicate(const Op& op, const Deciding& of, Register held, const View& why);
-
   void While(const Op& op);
   void MappedWhile(const Op& op);
   void WhileRun(const Op& op, const std::vector<View>& carried, const std::vector<View>& mapped,
@@ -229,7 +153,6 @@ class RegionMaker {
   };
   View GivenTo(size_t input, BufferKind kind, Carrier carrier, const Shape& shape);
   Gradient GradientOf(size_t input, const Shape& shape);
-  Register Flattened(Register around, Register count, Register at);
   void WhileVjp(const Op& op);
   void ForVjp(const Op& op);
   std::vector<Slot> ReverseWhile(const Op& op, const Op& loop, Register around, Register element,
@@ -244,19 +167,14 @@ class RegionMaker {
   const Program& program_;
   const Detection& looks_;
   WorkMeter& meter_;
+  Records records_;
   StatementWriter out_;
   Values values_;
   ScaleWriter scales_;
-  Records records_;
-  const bool adjoint_draws_;  // whether reversed loops need to know where they are
-  std::vector<bool> behind_;  // by value: whether a predicate hangs on it
-  DecidingTests tests_;
+  SiteWriter sites_;
+  Radii radii_;
+  const bool adjoint_draws_;              // whether reversed loops need to know where they are
   const Additions* additions_ = nullptr;  // null: none is counted
-  std::map<std::string_view, int32_t> site_numbers_;
-  std::vector<Radius> radii_;         // by value
-  Register iteration_ = kNoRegister;  // of the loops around, flattened; none: 0
-  Register element_ = kNoRegister;
-  Register run_ = kNoRegister;  // the element of the innermost loop per element
   const TapePlan* tape_ = nullptr;
   bool keeps_ = false;
   const OuterProducts* products_ = nullptr;  // null: no gradient is given as factors

@@ -109,6 +109,26 @@ Register StatementWriter::Wide(Register real) {
   return TypeOf(real) == Carrier::kF32 ? Call("widen_f32", Carrier::kF64, {real}) : real;
 }
 
+Register StatementWriter::Flattened(Register around, Register count, Register at) {
+  if (around == kNoRegister) return at;
+  const Register before = Call("mul_i64", Carrier::kI64, {around, count});
+  return Call("add_i64", Carrier::kI64, {before, at});
+}
+
+Register StatementWriter::ElementNumber(const Index& index, int64_t count) {
+  Register at = kNoRegister;
+  for (const auto& [counter, stride] : index.terms) {
+    Register part = counter;
+    if (stride != 1) {
+      part = Call("mul_i64", Carrier::kI64, {counter, Constant(Carrier::kI64, stride)});
+    }
+    at = at == kNoRegister ? part : Call("add_i64", Carrier::kI64, {at, part});
+  }
+  if (at == kNoRegister) at = Constant(Carrier::kI64, 0);
+  if (around_.element == kNoRegister) return at;
+  return Flattened(around_.element, Constant(Carrier::kI64, count), at);
+}
+
 // ---- memory ----
 
 View StatementWriter::Whole(Buffer buffer, Shape shape) {

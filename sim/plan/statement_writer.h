@@ -19,6 +19,13 @@ namespace simgrad::sim::plan {
 using Read = std::function<Register(size_t k)>;
 using Places = std::function<Index(size_t k)>;
 
+// The turns of loops in which statements are being written; none: 0.
+struct LoopsAround {
+  Register iteration = kNoRegister;  // flattened
+  Register element = kNoRegister;    // of mapped axes, flattened
+  Register run = kNoRegister;        // the element of the innermost loop per element
+};
+
 class StatementWriter {
  public:
   StatementWriter(Plan& plan, Function& function)
@@ -31,6 +38,7 @@ class StatementWriter {
   // What `body` emits stands at the beginning of the function, where every statement sees it.
   void First(const std::function<void()>& body);
   Plan& plan() { return plan_; }
+  LoopsAround& around() { return around_; }
 
   // ---- numbers ----
   Register Call(std::string function, Carrier carrier, std::vector<Register> operands,
@@ -42,6 +50,10 @@ class StatementWriter {
   const double* Known(Register r) const;  // a real of the table; null: it is none
   Carrier TypeOf(Register r) const { return function_.registers[static_cast<size_t>(r)]; }
   Register Wide(Register real);  // in f64
+  // around * count + at; without an `around`: at.
+  Register Flattened(Register around, Register count, Register at);
+  // The number of an element of the loops around, of a value of `count` that is contiguous.
+  Register ElementNumber(const Index& index, int64_t count);
 
   // ---- memory ----
   View Whole(Buffer buffer, Shape shape);  // of a new buffer
@@ -80,6 +92,7 @@ class StatementWriter {
 
   Plan& plan_;
   Function& function_;
+  LoopsAround around_;
   std::vector<Statement>* block_;               // being written
   std::unordered_map<Register, double> known_;  // numbers of the program
 };

@@ -1,11 +1,20 @@
 #include "sim/plan/values.h"
 
 #include <algorithm>
+#include <array>
 
 #include "precision/rounding.h"
 #include "sim/program/axes.h"
+#include "sim/text.h"
 
 namespace simgrad::sim::plan {
+
+std::string ComparisonFunction(Comparison comparison, const Value& lhs) {
+  constexpr std::array<std::string_view, 6> kComparisons = {"lt", "le", "gt", "ge", "eq", "ne"};
+  const bool is_real = lhs.type.element == ElementType::kReal;
+  return Cat(kComparisons[static_cast<size_t>(comparison)], "_",
+             is_real ? precision::FormatName(*lhs.format) : CarrierName(CarrierOf(lhs)));
+}
 
 const View& Values::ViewOf(ValueId id) {
   View& view = views_[sim::Index(id)];

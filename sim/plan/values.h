@@ -18,6 +18,9 @@
 
 namespace simgrad::sim::plan {
 
+// "lt_f32": the function that compares so, by its left operand.
+std::string ComparisonFunction(Comparison comparison, const Value& lhs);
+
 class Values {
  public:
   Values(const Program& program, StatementWriter& out)

@@ -21,7 +21,7 @@
 // radii that of a test of reals is told before that of a literal or an input, unless integers alone make
 // an `or` true. The margin that is recorded of a predicate is that test's own a - b, in units of its ulp.
 // Both kinds of executors follow these rules: backend/reference/decision_radius.h and
-// plan/make_predicates.cc.
+// plan/radii.h.
 #pragma once
 
 #include <cstdint>
