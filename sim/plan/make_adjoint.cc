@@ -261,8 +261,8 @@ void RegionMaker::SetGradient(size_t input, const Slot& slot) {
 // ---- loops in reverse ----
 
 void RegionMaker::WhileVjp(const Op& op) {
-  const TapePlan::Loop& loop = tape_->LoopOf(op.attributes.primal);
-  const Register around = frames_.at(tape_->Of(*loop.around));
+  const TapePlan::Loop& loop = frames_.tape().LoopOf(op.attributes.primal);
+  const Register around = frames_.Of(*loop.around);
   const int64_t n = loop.op->attributes.elements;
   const size_t slots = op.operands.size() / 2;
   std::vector<Slot> given;
@@ -298,8 +298,9 @@ void RegionMaker::WhileVjp(const Op& op) {
 
 std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Register around,
                                             Register element, const std::vector<Slot>& given) {
-  const LoopPlace& place = tape_->Of(*tape_->LoopOf(op.attributes.primal).around)->loops.at(&loop);
-  const FrameLayout* const layout = tape_->Of(loop.regions[0]);
+  const LoopPlace& place =
+      frames_.tape().Of(*frames_.tape().LoopOf(op.attributes.primal).around)->loops.at(&loop);
+  const FrameLayout* const layout = frames_.tape().Of(loop.regions[0]);
   const Region& body = op.regions[0];
   const Region& inner = op.regions[1];
   const Region& last = op.regions[2];
@@ -308,7 +309,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
   const bool cap_first = loop.attributes.cap_order == CapOrder::kCapFirst;
   const bool has_both = cap_first && op.regions.size() > 3 && !op.regions[3].yields.empty();
   const auto recall = [&](int64_t offset, Carrier carrier, bool shared) {
-    return RecallOne(around, offset, element, carrier, shared);
+    return frames_.RecallOne(around, offset, element, carrier, shared);
   };
   const Register turns = recall(place.turns, Carrier::kI64, true);
   const Register iterations = recall(place.iterations, Carrier::kI32, false);
@@ -342,7 +343,7 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
       out_.around().iteration = out_.Flattened(around_iteration, radix,
                                                out_.Call("convert_i32_i64", Carrier::kI64, {turn}));
     }
-    if (layout != nullptr) frames_[layout] = out_.One(frame);
+    if (layout != nullptr) frames_.Set(loop.regions[0], out_.One(frame));
     const Register is_last = out_.Call("eq_i32", Carrier::kBool, {turn, tests});
     // The last test without a body behind it.
     const Register ended = out_.Call("eq_i32", Carrier::kBool, {turn, iterations});
@@ -372,7 +373,8 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
       out_.If(out_.Call("not_bool", Carrier::kBool, {is_last}), reverse_inner);
     });
     if (layout != nullptr) {
-      const Register before = RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true);
+      const Register before =
+          frames_.RecallOne(frames_.Of(loop.regions[0]), 0, kNoRegister, Carrier::kI64, true);
       out_.StoreOne(frame, before);
     }
   });
@@ -381,10 +383,10 @@ std::vector<Slot> RegionMaker::ReverseWhile(const Op& op, const Op& loop, Regist
 }
 
 void RegionMaker::ForVjp(const Op& op) {
-  const TapePlan::Loop& loop = tape_->LoopOf(op.attributes.primal);
-  const FrameLayout& around = *tape_->Of(*loop.around);
+  const TapePlan::Loop& loop = frames_.tape().LoopOf(op.attributes.primal);
+  const FrameLayout& around = *frames_.tape().Of(*loop.around);
   const LoopPlace& place = around.loops.at(loop.op);
-  const FrameLayout* const layout = tape_->Of(loop.op->regions[0]);
+  const FrameLayout* const layout = frames_.tape().Of(loop.op->regions[0]);
   const Region& body = op.regions[0];
   const std::span<const ValueId> args = std::span(body.args).subspan(1);
   const size_t slots = op.operands.size() / 2;
@@ -409,8 +411,8 @@ void RegionMaker::ForVjp(const Op& op) {
   View frame;
   if (layout != nullptr) {
     frame = out_.SharedLocal("frame");
-    out_.StoreOne(frame,
-                  RecallOne(frames_.at(&around), place.last, kNoRegister, Carrier::kI64, true));
+    out_.StoreOne(frame, frames_.RecallOne(frames_.Of(*loop.around), place.last, kNoRegister,
+                                           Carrier::kI64, true));
   }
   const Register trips = out_.Integer(Carrier::kI64, loop.op->attributes.max_iter);
   const Register around_iteration = out_.around().iteration;
@@ -419,7 +421,7 @@ void RegionMaker::ForVjp(const Op& op) {
         out_.Call("add_i64", Carrier::kI64, {counter, out_.Constant(Carrier::kI64, 1)});
     const Register turn = out_.Call("sub_i64", Carrier::kI64, {trips, next});
     if (adjoint_draws_) out_.around().iteration = out_.Flattened(around_iteration, trips, turn);
-    if (layout != nullptr) frames_[layout] = out_.One(frame);
+    if (layout != nullptr) frames_.Set(loop.op->regions[0], out_.One(frame));
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(*loop.op, trips, turn);
       const Register index = out_.Call("convert_i64_i32", Carrier::kI32, {element});
@@ -443,7 +445,8 @@ void RegionMaker::ForVjp(const Op& op) {
     }
     Reverse(body, 1, entering, leaving);
     if (layout != nullptr) {
-      out_.StoreOne(frame, RecallOne(frames_.at(layout), 0, kNoRegister, Carrier::kI64, true));
+      out_.StoreOne(frame, frames_.RecallOne(frames_.Of(loop.op->regions[0]), 0, kNoRegister,
+                                             Carrier::kI64, true));
     }
   });
   out_.around().iteration = around_iteration;

@@ -178,15 +178,15 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     return out_.Flattened(out_.around().iteration, radix, it);
   };
   const Register around = out_.around().iteration;
-  const Chain chain = OpenChain(op);
+  const FrameWriter::Chain chain = frames_.Open(op);
   out_.Repeat([&] {
     const bool cap_first = a.cap_order == CapOrder::kCapFirst;
     if (cap_first) stop_at_cap();
     out_.around().iteration = flattened();
-    NextFrame(chain, op);
+    frames_.Next(chain, op);
     bind(test, {&carried, &mapped});
     radii_.Bind(test.args, radii.entering);
-    KeepArgs(test);
+    frames_.KeepArgs(test);
     // The test's records look for the operations that made what it compares.
     Run(test);
     values_.Enter(test);
@@ -207,7 +207,7 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     if (!cap_first) stop_at_cap();
     bind(body, {&carried, &exports, &mapped});
     radii_.BindBody(op, radii);
-    KeepArgs(body);
+    frames_.KeepArgs(body);
     Run(body);
     std::vector<View> yields = values_.ViewsOf(body.yields);
     radii_.Move(radii.carried, body.yields);
@@ -236,7 +236,7 @@ void RegionMaker::WhileRun(const Op& op, const std::vector<View>& carried,
     const bool cap_first = a.cap_order == CapOrder::kCapFirst;
     const Register tests =
         cap_first ? out_.Call("select_i32", Carrier::kI32, {is_capped, before, all}) : all;
-    CloseChain(chain, a.elements > 0 ? out_.around().run : kNoRegister, all, tests);
+    frames_.Close(chain, a.elements > 0 ? out_.around().run : kNoRegister, all, tests);
   }
   if (!records) return;
   const Register ran = out_.One(iterations);
@@ -276,9 +276,9 @@ void RegionMaker::For(const Op& op) {
   const std::vector<Radius> of_stacked = radii_.Stack(op);
   const Register trips = out_.Integer(Carrier::kI64, op.attributes.max_iter);
   const Register around = out_.around().iteration;
-  const Chain chain = OpenChain(op);
+  const FrameWriter::Chain chain = frames_.Open(op);
   out_.EachOf(trips, [&](Register counter) {
-    NextFrame(chain, op);
+    frames_.Next(chain, op);
     out_.around().iteration = out_.Flattened(around, trips, counter);
     if (body.args[0] != ValueId::kNone) {
       const Register element = IndexOfTurn(op, trips, counter);
@@ -292,7 +292,7 @@ void RegionMaker::For(const Op& op) {
           k < c ? carried[k] : CountedElement(scanned[k - c], counter, op.attributes.reverse));
     }
     radii_.Bind(std::span(body.args).subspan(1), radii);
-    KeepArgs(body);
+    frames_.KeepArgs(body);
     Run(body);
     std::vector<View> yields;
     for (size_t k = 0; k < c; ++k) yields.push_back(values_.ViewOf(body.yields[k]));
@@ -307,7 +307,7 @@ void RegionMaker::For(const Op& op) {
   radii_.Bind(op.results, of_carried);
   radii_.Bind(std::span(op.results).subspan(c), of_stacked);
   out_.around().iteration = around;
-  CloseChain(chain, kNoRegister, kNoRegister, kNoRegister);
+  frames_.Close(chain, kNoRegister, kNoRegister, kNoRegister);
   for (size_t k = 0; k < op.results.size(); ++k) {
     if (op.results[k] != ValueId::kNone)
       values_.Bind(op.results[k], k < c ? carried[k] : stacked[k - c]);

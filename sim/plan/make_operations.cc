@@ -251,6 +251,16 @@ void RegionMaker::Round(const Op& op, const View& x, Format from, const Value& t
   }
 }
 
+// The primal value, rounded to the format of the result.
+void RegionMaker::Tape(const Op& op) {
+  const ValueId primal = op.attributes.primal;
+  const Value& from = program_[primal];
+  const Value& to = program_[op.results[0]];
+  const View kept = frames_.Recall(primal);
+  if (from.type.element != ElementType::kReal) return values_.Bind(op.results[0], kept);
+  Round(op, kept, from.format.value_or(Format::kF64), to);
+}
+
 void RegionMaker::Convert(const Op& op) {
   const Value& to = program_[op.results[0]];
   const Carrier from = values_.ViewOf(op.operands[0]).carrier;

@@ -147,8 +147,8 @@ class PlanMaker {
     plan_.event_margins = records_.decides && program_.level != TestLevel::kDeclared;
     maker.CountAdditions(&additions);
     // The bytes that a replay of the step would put on a tape are counted.
-    if (numerical_.adjoint) maker.UseTape(&tape_, false);
-    maker.PushFrame(program_.step);
+    if (numerical_.adjoint) maker.frames().Use(&tape_, false);
+    maker.frames().Push(program_.step);
     const std::vector<View> states = BindStates(maker);
     const std::vector<View> exports = ExportViews(maker);
     maker.Run(program_.step);
@@ -284,15 +284,15 @@ class PlanMaker {
   void MakeReplay() {
     plan_.replay.name = "replay";
     RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.replay, {});
-    maker.UseTape(&tape_, true);
-    maker.PushFrame(program_.step);
+    maker.frames().Use(&tape_, true);
+    maker.frames().Push(program_.step);
     const std::vector<View> states = BindStates(maker);
     for (int32_t input : states_) {
-      maker.Keep(program_.inputs[static_cast<size_t>(input)].value, program_.step);
+      maker.frames().Keep(program_.inputs[static_cast<size_t>(input)].value, program_.step);
     }
     maker.Run(program_.step);
     maker.out().CopyAtOnce(states, maker.values().ViewsOf(program_.step.yields));
-    plan_.replay.frame = maker.FrameOf(program_.step);
+    plan_.replay.frame = maker.frames().Of(program_.step);
   }
 
   // `takes_exports`: where the exports of the last step have cotangents from the terminal cost.
@@ -300,11 +300,11 @@ class PlanMaker {
     function.name = name;
     RegionMaker maker(numerical_, looks_, meter_, plan_, function,
                       {.decides = false, .looks = records_.looks, .ranges = records_.ranges});
-    maker.UseTape(&tape_, false);
-    maker.SetPrimal(&program_.step);
+    maker.frames().Use(&tape_, false);
+    maker.frames().SetPrimal(&program_.step);
     maker.GiveFactorsOf(&products_);
     function.frame = function.AddRegister(Carrier::kI64);
-    maker.SetFrame(program_.step, function.frame);
+    maker.frames().Set(program_.step, function.frame);
     const size_t n = states_.size();
     const size_t e = program_.exports.size();
     const size_t lead = numerical_.stage_cost == ValueId::kNone ? 0 : 1;
@@ -334,21 +334,21 @@ class PlanMaker {
     const Region* terminal = TerminalOf(numerical_);
     const Region& primal = terminal != nullptr ? *terminal : tape_.no_terminal();
     RegionMaker maker(numerical_, looks_, meter_, plan_, plan_.reverse_terminal, {});
-    maker.UseTape(&tape_, true);
-    maker.PushFrame(primal);
+    maker.frames().Use(&tape_, true);
+    maker.frames().Push(primal);
     std::vector<View> args = BindStates(maker);
     for (const View& view : ExportViews(maker)) args.push_back(view);
     for (int32_t input : states_) {
-      maker.Keep(program_.inputs[static_cast<size_t>(input)].value, primal);
+      maker.frames().Keep(program_.inputs[static_cast<size_t>(input)].value, primal);
     }
     if (terminal != nullptr) {
       for (size_t k = 0; k < args.size(); ++k) maker.values().Bind(terminal->args[k], args[k]);
-      maker.KeepArgs(*terminal);
+      maker.frames().KeepArgs(*terminal);
       maker.Run(*terminal);
     }
-    maker.UseTape(&tape_, false);
+    maker.frames().Use(&tape_, false);
     maker.SetRecords({.decides = false, .looks = records_.looks, .ranges = records_.ranges});
-    maker.SetPrimal(&primal);
+    maker.frames().SetPrimal(&primal);
     const Region& region = adjoint().terminal;
     const size_t n = states_.size();
     const size_t lead = terminal == nullptr ? 0 : 1;
@@ -375,16 +375,16 @@ class PlanMaker {
     std::vector<Slot> cotangents = TravellingSlots(maker);
     cotangents.resize(states_.size());
     if (program_.HasInitial()) {
-      maker.UseTape(&tape_, true);
-      maker.PushFrame(program_.initial);
+      maker.frames().Use(&tape_, true);
+      maker.frames().Push(program_.initial);
       BindStates(maker);
       for (int32_t input : states_) {
-        maker.Keep(program_.inputs[static_cast<size_t>(input)].value, program_.initial);
+        maker.frames().Keep(program_.inputs[static_cast<size_t>(input)].value, program_.initial);
       }
       maker.Run(program_.initial);
-      maker.UseTape(&tape_, false);
+      maker.frames().Use(&tape_, false);
       maker.SetRecords({.decides = false, .looks = records_.looks, .ranges = false});
-      maker.SetPrimal(&program_.initial);
+      maker.frames().SetPrimal(&program_.initial);
       const Region& region = adjoint().initial;
       std::vector<Slot> yields;
       for (size_t k = 0; k < states_.size(); ++k) {

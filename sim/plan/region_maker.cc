@@ -40,6 +40,7 @@ RegionMaker::RegionMaker(const NumericalProgram& numerical, const Detection& loo
       values_(program_, out_),
       scales_(program_, values_, out_),
       sites_(numerical, records_, values_, scales_, out_),
+      frames_(program_, values_, out_),
       radii_(numerical, records.decides, values_, scales_, out_),
       adjoint_draws_(AdjointDraws(numerical)) {}
 
@@ -115,7 +116,7 @@ void RegionMaker::Run(const Region& region) {
     Operation(op);
     radii_.Set(op);
     for (ValueId id : op.results) {
-      if (id != ValueId::kNone) Keep(id, region);
+      if (id != ValueId::kNone) frames_.Keep(id, region);
     }
   }
   values_.Leave();

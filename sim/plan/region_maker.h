@@ -1,7 +1,6 @@
 // Writes the operations of regions as statements of a plan.
 //
-// Values: a value of one element is a register, one of several is a view of a buffer. Broadcasts,
-//   slices and reshapes are views of their operand where they can be, so they cost nothing.
+// Broadcasts, slices and reshapes are views of their operand where they can be, so they cost nothing.
 // Errors: none; a lowered program can be planned. Cost: linear in the program. Threads: pure.
 #pragma once
 
@@ -12,12 +11,12 @@
 #include <vector>
 
 #include "sim/op/lowering.h"
+#include "sim/plan/frame_writer.h"
 #include "sim/plan/outer_products.h"
 #include "sim/plan/radii.h"
 #include "sim/plan/scale_writer.h"
 #include "sim/plan/site_writer.h"
 #include "sim/plan/statement_writer.h"
-#include "sim/plan/tape_plan.h"
 #include "sim/plan/values.h"
 #include "sim/program/additions.h"
 #include "sim/program/detect.h"
@@ -49,37 +48,22 @@ class RegionMaker {
   void CountAdditions(const Additions* additions) { additions_ = additions; }
   StatementWriter& out() { return out_; }
   Values& values() { return values_; }
+  FrameWriter& frames() { return frames_; }
 
-  // ---- the adjoint (make_tape.cc, make_adjoint.cc) ----
-  // From now on every frame is made and filled (`keeps`), or read.
-  void UseTape(const TapePlan* tape, bool keeps) {
-    tape_ = tape;
-    keeps_ = keeps;
-    values_.ReadLiteralsOf(tape);
-  }
-  // The frame of a region that is about to run, or is reversed.
-  void PushFrame(const Region& region);
-  void SetFrame(const Region& region, Register place);
-  Register FrameOf(const Region& region) const;  // none: nothing of it is kept
+  // ---- the adjoint (make_adjoint.cc) ----
   void SetRecords(Records records) { records_ = records; }
-  // Keeps a value in the frame of `home` if the adjoint reads it.
-  void Keep(ValueId id, const Region& home);
   // Reverses a region: its arguments behind `leading` are slots, its yields go to `to` at once.
   void Reverse(const Region& region, size_t leading, const std::vector<Slot>& args,
                const std::vector<Slot>& to);
   Slot SlotOfFields(int32_t cotangent, int32_t mask, const Shape& shape, const std::string& name);
   View Sent(int32_t number, Carrier carrier, const Shape& shape);
   Register Seed(Carrier carrier);
-  // The top region that is reversed.
-  void SetPrimal(const Region* primal) { primal_ = primal; }
   // From now on these gradients are given as factors; they outlive the maker.
   void GiveFactorsOf(const OuterProducts* products) { products_ = products; }
   void Leaves(const Slot& slot);  // the cotangent of a state leaves the step
   // Makes the cotangent of `z[0]` the gradient of a state that was sent.
   void SetGradient(size_t input, const Slot& slot);
   Slot NewSlot(std::initializer_list<ValueId> types, const std::string& name);
-  // Keeps the arguments of a region that the adjoint reads.
-  void KeepArgs(const Region& region);
 
  private:
   friend class OperationLowering;
@@ -121,7 +105,7 @@ class RegionMaker {
   void Cumsum(const Op& op);
   void ExclusiveProd(const Op& op);
 
-  // ---- sites and loops (make_loops.cc) ----
+  // ---- loops (make_loops.cc) ----
   void While(const Op& op);
   void MappedWhile(const Op& op);
   void WhileRun(const Op& op, const std::vector<View>& carried, const std::vector<View>& mapped,
@@ -132,19 +116,6 @@ class RegionMaker {
   Register IndexOfTurn(const Op& loop, Register trips, Register turn);
 
   // ---- the tape and the adjoint ----
-  // The frames of one loop while it runs: nothing, where nothing of it is kept.
-  struct Chain {
-    const LoopPlace* place = nullptr;
-    const FrameLayout* frame = nullptr;
-    View last, turns;  // shared locals
-  };
-  Chain OpenChain(const Op& loop);
-  void NextFrame(const Chain& chain, const Op& loop);
-  void CloseChain(const Chain& chain, Register element, Register iterations, Register tests);
-  void KeepAt(Register frame, int64_t offset, const View& view);
-  View RecallFrom(Register frame, int64_t offset, const Value& value);
-  Register RecallOne(Register frame, int64_t offset, Register element, Carrier carrier,
-                     bool shared);
   void Tape(const Op& op);
   void Accumulate(const Op& op);
   void GiveFactors(const Op& accumulate, const Op& matmul);
@@ -172,14 +143,11 @@ class RegionMaker {
   Values values_;
   ScaleWriter scales_;
   SiteWriter sites_;
+  FrameWriter frames_;
   Radii radii_;
-  const bool adjoint_draws_;              // whether reversed loops need to know where they are
-  const Additions* additions_ = nullptr;  // null: none is counted
-  const TapePlan* tape_ = nullptr;
-  bool keeps_ = false;
+  const bool adjoint_draws_;                 // whether reversed loops need to know where they are
+  const Additions* additions_ = nullptr;     // null: none is counted
   const OuterProducts* products_ = nullptr;  // null: no gradient is given as factors
-  const Region* primal_ = nullptr;           // top region that is reversed
-  std::map<const FrameLayout*, Register> frames_;
   std::map<std::pair<size_t, BufferKind>, View> given_;  // to inputs
 };
 

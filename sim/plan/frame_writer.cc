@@ -1,29 +1,34 @@
-// Frames: made and filled while a step is replayed, read while it is reversed.
+#include "sim/plan/frame_writer.h"
+
 #include <utility>
 
-#include "sim/plan/region_maker.h"
 #include "sim/program/axes.h"
-#include "sim/text.h"
 
 namespace simgrad::sim::plan {
 
-void RegionMaker::PushFrame(const Region& region) {
+void FrameWriter::Use(const TapePlan* tape, bool keeps) {
+  tape_ = tape;
+  keeps_ = keeps;
+  values_.ReadLiteralsOf(tape);
+}
+
+void FrameWriter::Push(const Region& region) {
   if (tape_ == nullptr) return;
   const FrameLayout* const layout = tape_->Of(region);
   if (layout == nullptr) return;
   frames_[layout] = out_.Computed(Carrier::kI64, {.code = Code::kPush, .number = layout->bytes});
 }
 
-void RegionMaker::SetFrame(const Region& region, Register place) {
+void FrameWriter::Set(const Region& region, Register place) {
   if (const FrameLayout* const layout = tape_->Of(region)) frames_[layout] = place;
 }
 
-Register RegionMaker::FrameOf(const Region& region) const {
+Register FrameWriter::Of(const Region& region) const {
   const FrameLayout* const layout = tape_->Of(region);
   return layout == nullptr ? kNoRegister : frames_.at(layout);
 }
 
-void RegionMaker::KeepAt(Register frame, int64_t offset, const View& view) {
+void FrameWriter::KeepAt(Register frame, int64_t offset, const View& view) {
   // Contiguous in the frame.
   View to = {view.carrier, view.shape, kNoRegister, 0, {}, StridesOf(view.shape)};
   out_.EachElement(view.shape, {view, to}, [&](const Read& read, const Places& place) {
@@ -36,7 +41,7 @@ void RegionMaker::KeepAt(Register frame, int64_t offset, const View& view) {
   });
 }
 
-void RegionMaker::Keep(ValueId id, const Region& home) {
+void FrameWriter::Keep(ValueId id, const Region& home) {
   if (!keeps_) return;
   const FrameLayout* const layout = tape_->Of(home);
   if (layout == nullptr) return;
@@ -45,14 +50,13 @@ void RegionMaker::Keep(ValueId id, const Region& home) {
     KeepAt(frames_.at(layout), offset->second, values_.ViewOf(id));
 }
 
-void RegionMaker::KeepArgs(const Region& region) {
+void FrameWriter::KeepArgs(const Region& region) {
   for (ValueId id : region.args) {
     if (id != ValueId::kNone) Keep(id, region);
   }
 }
 
-// One number of a frame: the element behind the offset.
-Register RegionMaker::RecallOne(Register frame, int64_t offset, Register element, Carrier carrier,
+Register FrameWriter::RecallOne(Register frame, int64_t offset, Register element, Carrier carrier,
                                 bool shared) {
   Index index;
   if (element != kNoRegister) index.terms.emplace_back(element, 1);
@@ -63,7 +67,12 @@ Register RegionMaker::RecallOne(Register frame, int64_t offset, Register element
                                  .shared = shared});
 }
 
-View RegionMaker::RecallFrom(Register frame, int64_t offset, const Value& value) {
+View FrameWriter::Recall(ValueId primal) {
+  const Region* const home = tape_->HomeOf(primal);
+  const FrameLayout* const layout = tape_->Of(home == nullptr ? *primal_ : *home);
+  const Register frame = frames_.at(layout);
+  const int64_t offset = layout->values.at(static_cast<int32_t>(primal));
+  const Value& value = program_[primal];
   const Carrier carrier = CarrierOf(value);
   if (ElementCount(value.type.shape) == 1) {
     const Register one = RecallOne(frame, offset, kNoRegister, carrier, false);
@@ -78,7 +87,7 @@ View RegionMaker::RecallFrom(Register frame, int64_t offset, const Value& value)
   return to;
 }
 
-RegionMaker::Chain RegionMaker::OpenChain(const Op& loop) {
+FrameWriter::Chain FrameWriter::Open(const Op& loop) {
   Chain chain;
   if (tape_ == nullptr) return chain;
   const FrameLayout* const around = tape_->Of(values_.region());
@@ -98,10 +107,9 @@ RegionMaker::Chain RegionMaker::OpenChain(const Op& loop) {
   return chain;
 }
 
-// At the begin of a turn.
-void RegionMaker::NextFrame(const Chain& chain, const Op& loop) {
+void FrameWriter::Next(const Chain& chain, const Op& loop) {
   if (chain.place == nullptr) return;
-  PushFrame(loop.regions[0]);
+  Push(loop.regions[0]);
   if (!keeps_) return;
   out_.StoreOne(chain.turns, out_.Call("add_i64", Carrier::kI64,
                                        {out_.One(chain.turns), out_.Constant(Carrier::kI64, 1)}));
@@ -113,9 +121,7 @@ void RegionMaker::NextFrame(const Chain& chain, const Op& loop) {
   out_.StoreOne(chain.last, place);
 }
 
-// Behind the loop; `iterations` and `tests` of a while.
-void RegionMaker::CloseChain(const Chain& chain, Register element, Register iterations,
-                             Register tests) {
+void FrameWriter::Close(const Chain& chain, Register element, Register iterations, Register tests) {
   if (chain.place == nullptr || !keeps_) return;
   const Register frame = frames_.at(chain.frame);
   const auto keep = [&](int64_t offset, Register value, bool shared) {
@@ -133,19 +139,6 @@ void RegionMaker::CloseChain(const Chain& chain, Register element, Register iter
   if (iterations == kNoRegister) return;
   keep(chain.place->iterations, iterations, false);
   keep(chain.place->tests, tests, false);
-}
-
-// The primal value, rounded to the format of the result.
-void RegionMaker::Tape(const Op& op) {
-  const ValueId primal = op.attributes.primal;
-  const Value& from = program_[primal];
-  const Value& to = program_[op.results[0]];
-  const Region* const home = tape_->HomeOf(primal);
-  const FrameLayout* const layout = tape_->Of(home == nullptr ? *primal_ : *home);
-  const View kept =
-      RecallFrom(frames_.at(layout), layout->values.at(static_cast<int32_t>(primal)), from);
-  if (from.type.element != ElementType::kReal) return values_.Bind(op.results[0], kept);
-  Round(op, kept, from.format.value_or(Format::kF64), to);
 }
 
 }  // namespace simgrad::sim::plan
