@@ -35,7 +35,7 @@ class StatementWriter {
   Statement& Last() { return block_->back(); }
   // Emits a statement whose result is a new register.
   Register Computed(Carrier carrier, Statement statement);
-  // What `body` emits stands at the beginning of the function, where every statement sees it.
+  // The statements of `body` stand at the beginning of the function, where every statement sees them.
   void First(const std::function<void()>& body);
   Plan& plan() { return plan_; }
   LoopsAround& around() { return around_; }
