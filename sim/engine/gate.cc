@@ -5,6 +5,7 @@
 
 #include "sim/op/op_info.h"
 #include "sim/program/loop.h"
+#include "sim/program/paths.h"
 
 namespace simgrad::sim {
 namespace {
@@ -30,7 +31,10 @@ class Flow {
     // A value that arrives has no gate; of the others, the first gate that can be reached from
     // them.
     for (ValueId id : program_.step.yields) Spread(id, kArrives);
-    for (const Export& item : program_.exports) Spread(item.value, kArrives);
+    // A recorded path reads every decision, and says nothing of what a value is used for.
+    for (const Export& item : program_.exports) {
+      if (item.name != kPathTaken) Spread(item.value, kArrives);
+    }
     for (size_t gate = 0; gate < gates_.size(); ++gate) {
       Spread(gates_[gate].at, static_cast<int32_t>(gate));
     }

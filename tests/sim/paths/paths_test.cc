@@ -508,7 +508,7 @@ TEST(Paths, AreRefusedWhereACostDecidesByReals) {
 }
 
 TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
-  constexpr uint64_t kCases = kSanitized ? 15 : 60;
+  constexpr uint64_t kCases = kSanitized ? 15 : 72;
   int recorded_cases = 0;
   int followed_cases = 0;
   int64_t stopped_instances = 0;
