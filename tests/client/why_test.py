@@ -139,9 +139,9 @@ def loop(**columns):
     return types.SimpleNamespace(**{name: np.asarray(column) for name, column in columns.items()})
 
 
-def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), tested=(1.5, 1.5), gate="solve"):
+def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), tested=(1.5, 1.5), gate="solve", split=None):
     """A pair of three instances whose gradients are zero in the other run alone. `mine`, `theirs`: fewest and most
-    iterations of the loop in the first step; `tested`: its last values there."""
+    iterations of the loop in the first step; `tested`: its last values there; `split`: as parts_of takes it."""
     step = np.asarray(step)
     parted = step >= 0
     first = None
@@ -173,10 +173,12 @@ def zeroed(step=(0, 0, 0), site=("solve",) * 3, mine=(0, 0), theirs=(2, 2), test
     )
     off = GradientDifference(2.0, 1.0, (0,), connected=(3, 0), counted=(3, 3), zero=(0, 3), gated_by=("", gate), finite=(True, True))
     forks = Forks(parted, step, list(site), parted, first)
-    return Pair("f32", "f16", a, b, forks, {}, {}, None, None, {"k": off}, None, [])
+    parts = None if split is None else {"k": parts_of(*(np.full(3, g) for g in split))}
+    return Pair("f32", "f16", a, b, forks, {}, {}, None, None, {"k": off}, parts, [])
 
 
 ZERO = "In f16 the gradient of `k` is zero in 3 of 3 instances"
+ROUNDED = ", by rounding alone: paths part in"
 
 
 @pytest.mark.parametrize(
@@ -192,6 +194,16 @@ ZERO = "In f16 the gradient of `k` is zero in 3 of 3 instances"
         (zeroed(gate="rest"), f"{ZERO}; paths part in 3 of 3 instances."),
         (zeroed(step=(5, 1, 1)), f"{ZERO}: all paths part at the loop `solve`, first at step 1 in instance 1."),
         (zeroed(mine=(0, 3)), f"{ZERO}: all paths part at the loop `solve`, first at step 0 in instance 0."),
+        # A site that does not gate the gradient is not told to be why it is zero.
+        (zeroed(gate=""), f"{ZERO}; all paths part at the loop `solve`, first at step 0 in instance 0."),
+        (zeroed(gate="", step=(5, 1, 1)), f"{ZERO}; all paths part at the loop `solve`, first at step 1 in instance 1."),
+        # Nor is one where either arithmetic gives the same along both paths.
+        (zeroed(gate="", split=(2.0, 2.0, 0.0, 0.0)), f"{ZERO}{ROUNDED} 3 of 3 instances, which changes nothing in it."),
+        (zeroed(gate="", split=(2.0, 2.0, 0.0, 0.0), step=(-1, 4, -1)), f"{ZERO}{ROUNDED} 1 of 3 instances, which changes nothing in it."),
+        (zeroed(split=(2.0, 0.0, 2.0, 0.0)), f"{ZERO}: the loop `solve` stops at step 0 by a margin of -1 ulp, where f32 goes on."),
+        # A path part of 0 in which both runs change, by opposite amounts.
+        (zeroed(gate="", split=(2.0, 1.0, -1.0, 0.0)), f"{ZERO}; all paths part at the loop `solve`, first at step 0 in instance 0."),
+        (zeroed(gate="", split=(2.0, np.nan, 0.0, 0.0)), f"{ZERO}; all paths part at the loop `solve`, first at step 0 in instance 0."),
         (zeroed(step=(-1, -1, -1)), f"{ZERO}, although it takes the path of f32 in all of them."),
     ],
 )

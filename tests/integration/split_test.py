@@ -257,3 +257,50 @@ def test_a_test_that_only_stops_a_loop_leaves_the_error_to_rounding(client):
     text = "The error of the gradient of `k` is rounding alone; the tests that part in 1 of 4 instances steer no number."
     [said] = [s for s in pair.sentences if s.text == text]
     assert not unbacked(said)
+
+
+@sg.world
+def aside(x: sg.State, y: sg.State, k: sg.Param = 0.5):
+    """The test decides nothing of x, whose gradient, 1e-8 k^2, is lost in bf16."""
+    y = sg.where(sg.test("unrelated", y > 1.0), y * 0.5, y * 0.25)
+    return {"x": x * (k + 1e-8 * k * k) - x * k, "y": y}
+
+
+@aside.objective
+def remains(x):
+    return x
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_test_that_the_gradient_does_not_hang_on_is_not_why_it_is_zero(client, split):
+    work = dict(steps=1, initial={"x": np.ones(4), "y": np.full(4, 1 + 2.0**-12)}, params={"k": np.full(4, 0.5)})
+    pair = client.compare(aside, **work, objective="remains", policies=["f64", "bf16_unsafe"], split=split).pairs["bf16_unsafe"]
+    said = pair.sentences[0]
+    assert pair.gradients["x"].zero == (0, 4) and pair.forks.sites() == {"unrelated": 4} and not unbacked(said)
+    zero = "In bf16_unsafe the gradient of `x` is zero in 4 of 4 instances"
+    if split:
+        assert said.text == f"{zero}, by rounding alone: paths part in 4 of 4 instances, which changes nothing in it."
+        parts = pair.split["x"]
+        assert (said.facts["size_of_path"], said.facts["size_of_rounding"]) == (0.0, parts.size_of_rounding) and parts.rounding.all()
+    else:
+        line = pair.forks.first.line
+        assert said.text == f"{zero}; all paths part at the test `unrelated` ({line}), first at step 0 in instance 0."
+
+
+@sg.world
+def shut(x: sg.State, k: sg.Param = 0.5):
+    return sg.where(sg.test("gate", x > 1.0), x * k, 0.0)
+
+
+@shut.objective
+def passed(x):
+    return x
+
+
+def test_a_test_that_gates_the_gradient_is_why_it_is_zero(client):
+    work = dict(steps=1, initial={"x": np.full(4, 1 + 2.0**-12)}, params={"k": np.full(4, 0.5)}, objective="passed")
+    pair = client.compare(shut, **work, policies=["f64", "bf16_unsafe"], split=True).pairs["bf16_unsafe"]
+    for name, said in zip(("x", "k"), pair.sentences):
+        assert pair.gradients[name].gated_by == ("", "gate") and pair.split[name].path.all()
+        assert said.text.startswith(f"In bf16_unsafe the gradient of `{name}` is zero in 4 of 4 instances: the test `gate` (")
+        assert "does not hold at step 0" in said.text and not unbacked(said)

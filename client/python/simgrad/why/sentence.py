@@ -200,25 +200,34 @@ def _of_zero_gradients(pair: Pair) -> list[Sentence]:
         if before:
             text += f" ({before} in {pair.reference})"
         if now == number and all_count and pair.forks is not None:
-            because, more = _of_all(pair, pair.forks, off.gated_by[1])
+            because, more = _of_all(pair, pair.forks, name)
             text += because
             facts |= more
         said.append(_sentence(pair, text + ".", facts))
     return said
 
 
-def _of_all(pair: Pair, forks: Forks, gate: str) -> tuple[str, dict[str, Any]]:
-    """Relates the paths of all instances to a gradient that is zero in all of them. A fork is the cause only
-    where all part at its site, and nothing else gates the gradient."""
+def _of_all(pair: Pair, forks: Forks, name: str) -> tuple[str, dict[str, Any]]:
+    """Relates the paths of all instances to the gradient of an input that is zero in all of them. A fork is the
+    cause only where all part at its site, that site gates the gradient, and a split does not say that paths change
+    nothing in it."""
     number, first = pair.other_result.instances, forks.first
+    facts: dict[str, Any]
+    gate = pair.gradients[name].gated_by[1]
     if not forks.count:
         return f", although it takes the path of {pair.reference} in all of them", {"parted": 0}
+    if pair.split is not None and name in pair.split and pair.split[name].is_rounding_alone:
+        parts = pair.split[name]
+        facts = {"parted": forks.count, "size_of_path": parts.size_of_path, "size_of_rounding": parts.size_of_rounding}
+        return f", by rounding alone: paths part in {_count(forks.count, number)}, which changes nothing in it", facts
     if first is None or forks.count < number or forks.sites().get(first.site) != number or gate not in ("", first.site):
         return f"; paths part in {_count(forks.count, number)}", {"parted": forks.count}
-    if not _all_alike(pair, forks, first):
+    is_cause = gate != ""
+    if not is_cause or not _all_alike(pair, forks, first):
         at = f"the {first.kind} `{first.site}`" + (f" ({first.line})" if first.line else "")
         facts = {"parted": number, "site": first.site, "line": first.line, "step": first.step, "instance": first.instance}
-        return f": all paths part at {at}, first at step {first.step} in instance {first.instance}", facts
+        mark = ":" if is_cause else ";"
+        return f"{mark} all paths part at {at}, first at step {first.step} in instance {first.instance}", facts
     alone = number == 1 or _one_margin(pair, first)
     because, facts = cause(first, pair.reference, "" if alone else f" in instance {first.instance}")
     return f": {because}", {**facts, "parted": number}

@@ -48,6 +48,12 @@ class Parts:
         return path / (path + rounding) if path + rounding else 0.0
 
     @property
+    def is_rounding_alone(self) -> bool:
+        """Whether there is an error, and either arithmetic gives the same numbers along both paths."""
+        same = not self.undefined and not self.path.any() and not self.interaction.any()
+        return same and bool(self.rounding.any())
+
+    @property
     def size_of_path(self) -> float:
         """|path|, Euclidean over the elements that are defined."""
         return _norm(self.path)
