@@ -15,6 +15,7 @@ from said import unbacked  # noqa: E402
 
 import simgrad as sg
 from simgrad.program import ProgramBuilder
+from simgrad.program_lines import unsigned_lines
 from simgrad.results import ResolvedPolicy, RoleSetting
 from simgrad.why import fork as fork_module
 from simgrad.why import svg
@@ -455,3 +456,98 @@ def test_a_bar_says_which_steps_it_sums():
     counts[7] = 5
     (bar,) = re.findall(r"<title>[^<]*</title>", svg.bars("f", [svg.Bars("a", counts, "#000")], "y"))
     assert bar == "<title>a, steps 6 to 8: 5</title>"
+
+
+def stops(x):
+    return sg.while_loop(lambda y: 0.5 * y, x, until=lambda y: (y < 0.3) | (y * y < 0.2), max_iter=9, site="halve")
+
+
+def stops_by_what_it_carries(x):
+    y, _ = sg.while_loop(lambda y, done: (0.5 * y, y < 0.3), (x, False), until=lambda y, done: done, max_iter=9, site="halve")
+    return y
+
+
+def stops_and_chooses(x):
+    y, low = sg.while_loop(lambda y, low: (0.5 * y, y < 0.3), (x, False), until=lambda y, low: low, max_iter=9, site="halve")
+    return np.where(low, y, x)
+
+
+def branches(x):
+    return sg.cond(x > 1.0, lambda y: y * 2.0, lambda y: y, x)
+
+
+def in_a_branch(x):
+    return sg.cond(x > 0.0, lambda y: np.where(y > 1.0, y, 0.5), lambda y: y, x)
+
+
+def asks_whether_finite(x):
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def rounds_to_a_number(x):
+    return (2.0 * x).astype("i4").astype(float)
+
+
+def orders(x):
+    both = np.stack([x, 1.0 - x])
+    return both[np.argsort(both)[0]]
+
+
+def solves(x):
+    return np.linalg.solve(np.stack([np.stack([x, 1.0 + 0 * x]), np.stack([1.0 + 0 * x, x])]), np.ones(2))[0]
+
+
+def factors_and_tells_the_order(x):
+    b, m = sg.builder(), np.stack([np.stack([x, 1.0 + 0 * x]), np.stack([1.0 + 0 * x, x])])
+    return b.lu(m)[0, 1] * b.lu_permutation(m)[0].astype(float)
+
+
+def has_one_row(x):
+    return sg.builder().lu(x.reshape(1, 1))[0, 0]
+
+
+def counts(x):
+    return x + 1.0 * (np.arange(3) < 2)[0]
+
+
+def ends(x):
+    sg.halt("far", x > 9.0)
+    return x
+
+
+UNSIGNED = {  # by step: guards, and other decisions, at the levels "loops", "decisions" and "all"
+    stops: [(0, 0), (0, 0), (0, 0)],
+    stops_by_what_it_carries: [(0, 0), (0, 0), (0, 0)],
+    stops_and_chooses: [(0, 1), (0, 0), (0, 0)],
+    branches: [(0, 1), (0, 0), (0, 0)],
+    in_a_branch: [(0, 2), (0, 0), (0, 0)],
+    asks_whether_finite: [(0, 1), (0, 1), (0, 1)],
+    rounds_to_a_number: [(0, 0), (0, 0), (0, 0)],
+    orders: [(0, 1), (0, 0), (0, 0)],
+    solves: [(0, 1), (0, 0), (0, 0)],
+    factors_and_tells_the_order: [(0, 1), (0, 0), (0, 0)],
+    has_one_row: [(0, 0), (0, 0), (0, 0)],
+    counts: [(0, 0), (0, 0), (0, 0)],
+    ends: [(0, 1), (0, 0), (0, 0)],
+}
+
+
+@pytest.mark.parametrize("step", UNSIGNED)
+def test_a_decision_is_unsigned_where_neither_its_level_nor_a_loop_or_a_site_tells_it(step):
+    for level, expected in zip(("loops", "decisions", "all"), UNSIGNED[step]):
+
+        @sg.world(level=level)
+        def world(x: sg.State):
+            return step(x)
+
+        guards, others = unsigned_lines(world.program)
+        assert (len(guards), len(others)) == expected, (level, guards, others)
+        assert all(line.startswith("why_test.py:") for line in others)
+
+
+def test_an_outcome_that_an_event_takes_in_is_told_by_it():
+    b = ProgramBuilder("masked", level="loops")
+    x = b.state("x")
+    inside = x > 1.0
+    b.next(x=b.where(b.event("gate", x, ">", 2.0, guard=inside), x, 0.5 * x))
+    assert unsigned_lines(sg.World(program=b).program) == ([], [])

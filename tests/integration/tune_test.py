@@ -178,6 +178,73 @@ def test_a_tuned_policy_keeps_the_path_at_guards_where_the_level_counts_them(cli
         assert pair.forks.count > 0 and len(set(tuned.guards)) == len(tuned.guards) == 2
 
 
+def compares(x, k):
+    return np.where(x > 1.0, 4 * k * x, 0.5 * k * x)
+
+
+def factors(x, k):
+    return sg.builder().lu(np.stack([np.stack([1 + 0 * x, 0.25 * k]), np.stack([x, 4 * k])]))[0, 1]
+
+
+def takes(x, k):
+    return np.stack([0.25 * k, 4 * k])[np.argmax(np.stack([1 + 0 * x, x]))]
+
+
+def converts(x, k):
+    return np.stack([0.25 * k, 4 * k])[x.astype("i4")]
+
+
+LEFT_OUT = [
+    *((step, level) for step in (factors, takes, converts) for level in ("", "loops")),
+    (compares, "loops"),
+    (factors, "decisions"),
+    (factors, "all"),
+]
+
+
+@pytest.mark.parametrize("step, level", [*LEFT_OUT, (compares, "decisions"), (takes, "decisions"), (converts, "decisions"), (takes, "all")])
+def test_what_signatures_leave_out_at_a_level_is_counted_where_a_policy_changes_it(client, step, level):
+    """In bf16 three x are 1, where the steps choose otherwise than beside it."""
+
+    @sg.world(level=level)
+    def chosen(x: sg.State, k: sg.Param = 0.5):
+        return step(x, k)
+
+    @chosen.objective
+    def end(x):
+        return x
+
+    near = 1 - 2.0**-12 if step is converts else 1 + 2.0**-12
+    work = dict(steps=1, initial={"x": np.array([near, near, 0.5, near])}, params={"k": 0.5}, objective="end")
+    tuned = client.tune(chosen, bound=100.0, formats=["f64", "bf16"], **work)
+    [pair] = client.compare(chosen, policies={"f64": "f64", "tuned": tuned.policy}, **work).pairs.values()
+    assert tuned.confirmed and tuned.tried[-1].kept == 1.0 and not tuned.guards and not unbacked(tuned.sentence)
+    if (step, level) in LEFT_OUT:
+        line = tuned.unsigned[0]
+        assert len(tuned.unsigned) == tuned.sentence.facts["unsigned"] == 1 and (level == "") == (line == "")
+        at = f" ({line})" if line else ""
+        assert f"100.0% keep their path signature, which leaves out 1 decision{at}, and gradients" in tuned.why
+        assert pair.forks.count == 3
+    else:
+        assert not tuned.unsigned and "leaves out" not in tuned.why and pair.forks.count == 0
+
+
+def test_guards_and_other_decisions_are_counted_apart(client):
+    @sg.world(level="loops")
+    def several(x: sg.State):
+        y = sg.while_loop(lambda y: 0.5 * y, x, until=lambda y: y < 0.3, max_iter=9, site="halve")
+        return np.where(x > 0.0, y, x) + (x > 4.0) * 1.0 + np.where(sg.test("big", x > 5.0), 1.0, np.where(x > 3.0, 1.0, 0.0))
+
+    @several.objective
+    def end(x):
+        return x
+
+    tuned = client.tune(several, bound=1.0, formats=["f64", "f32"], steps=1, initial={"x": np.full(2, 0.75)}, objective="end")
+    assert len(tuned.guards) == 1 and len(tuned.unsigned) == 2
+    assert ", which leaves out 1 guard and 2 other decisions (tune_test.py:" in tuned.why and not unbacked(tuned.sentence)
+    assert (tuned.sentence.facts["guards"], tuned.sentence.facts["unsigned"]) == (1, 2)
+
+
 @sg.world
 def beside(y: sg.State, z: sg.State, k: sg.Param = 1.0):
     return {"y": y * 0.5 + k, "z": z * 10.0}

@@ -7,12 +7,15 @@ only selects and conversions to reals read.
 from __future__ import annotations
 
 import collections
-from typing import Sequence
+import functools
+from typing import Container, Iterable, Sequence
 
 from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL
 
 COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+# Operations whose regions say what their results are made of.
+_WITH_REGIONS = frozenset(("while", "for", "cond", "call"))
 _SMALLEST = 1e-5  # the largest number that a guard compares with, other than an infinity
 
 
@@ -26,8 +29,13 @@ class Guards:
         self._chosen_by: set[int] = set()  # conditions of selects, and what becomes a real
         self._elsewhere: set[int] = set()  # operands in other places
         self._of_guards: set[int] = set()  # numbers that guards compare with
+        self._choosing: list[int] = []  # integers and bools that choose numbers, are states, or are told
+        self._weighing: list[int] = []  # those that become reals
+        self._of_sites: set[int] = set()  # outcomes of events and choices
         self._read(program.step)
-        self._elsewhere.update(x.value for x in program.exports)
+        exported = [x.value for x in program.exports]
+        self._elsewhere.update(exported)
+        self._choosing += [*program.step.yields, *exported]
         self._ending = self._reached(self._predicates)
 
     def has(self, op: program_pb2.Op) -> bool:
@@ -37,6 +45,21 @@ class Guards:
         [result] = op.results
         weighs = result in self._chosen_by and result not in self._elsewhere
         return weighs and result not in self._ending and not self._of_guards.isdisjoint(op.operands)
+
+    def decides(self, op: program_pb2.Op) -> bool:
+        """Whether the outcome of an operation that makes integers or bools of reals chooses a number, is of a state, is
+        told, or ends an instance; of a comparison also whether it becomes a real. An outcome that only stops a loop, or
+        goes into an event or a choice, does not: what the loop or the site decides says it."""
+        found = self._chooses if op.code == "convert" else self._chooses | self._weighs
+        return not found.isdisjoint(op.results)
+
+    @functools.cached_property
+    def _chooses(self) -> set[int]:
+        return self._reached(self._choosing, self._of_sites)
+
+    @functools.cached_property
+    def _weighs(self) -> set[int]:
+        return self._reached(self._weighing, self._of_sites)
 
     def _is_real(self, value: int) -> bool:
         return self._program.values[value].element == ELEMENT_TYPE_REAL
@@ -51,10 +74,22 @@ class Guards:
             for place, value in enumerate(op.operands):
                 chooses = weighs or (op.code == "select" and place == 0)
                 (self._chosen_by if chooses else self._elsewhere).add(value)
+            self._read_choices(op, weighs)
             self._flow_through(op)
             for nested in op.regions:
                 self._read(nested)
         self._elsewhere.update(region.yields)
+
+    def _read_choices(self, op: program_pb2.Op, weighs: bool) -> None:
+        """Notes the integers and bools by which an operation gives its numbers."""
+        if op.code in ("event", "choice"):
+            self._of_sites.update(op.results)
+        elif weighs:
+            self._weighing += op.operands
+        elif op.code == "cond":
+            self._choosing += op.operands[:1]
+        elif op.code not in _WITH_REGIONS and (op.code == "halt" or any(map(self._is_real, op.results))):
+            self._choosing += op.operands
 
     def _flow_through(self, op: program_pb2.Op) -> None:
         if op.code == "while":
@@ -106,13 +141,13 @@ class Guards:
         for result in results:
             self._behind[result] += sources
 
-    def _reached(self, roots: Sequence[int]) -> set[int]:
-        """The integers and bools that these are made of; themselves among them."""
+    def _reached(self, roots: Iterable[int], ends: Container[int] = ()) -> set[int]:
+        """The integers and bools that these are made of; themselves among them, but for `ends` and what is behind those."""
         found: set[int] = set()
         stack = list(roots)
         while stack:
             value = stack.pop()
-            if value not in found and not self._is_real(value):
+            if value not in found and value not in ends and not self._is_real(value):
                 found.add(value)
                 stack += self._behind[value]
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 from simgrad import errors
 from simgrad.guards import COMPARISONS, Guards
@@ -64,19 +64,63 @@ def site_lines(program: program_pb2.Program) -> dict[str, str]:
     return {**unreported, **lines}
 
 
-def guard_lines(program: program_pb2.Program) -> list[str]:
-    """The lines of the guards that no signature holds, one for each guard: those of a program of level decisions."""
-    if program.level != "decisions":
-        return []
-    guards = Guards(program)
-    compared = (op for op in _ops_of(program.step, with_vjps=False) if op.code in COMPARISONS)
-    of_reals = (op for op in compared if program.values[op.operands[0]].element == program_pb2.ELEMENT_TYPE_REAL)
-    return [op.label for op in of_reals if guards.has(op)]
+def unsigned_lines(program: program_pb2.Program) -> tuple[list[str], list[str]]:
+    """The lines of what decides by reals in `step` and is in no signature, one for each: of guards, and of the rest.
+    The level leaves out comparisons and choices; no level counts `is_finite`, nor the pivots of an `lu` alone."""
+    guards, alone = Guards(program), _lone_factors(program)
+    of_guards, of_others = [], []
+    for op in _ops_of(program.step, with_vjps=False):
+        if op.code in COMPARISONS:
+            if not _is_of_reals(program, op) or _is_reported(program, guards, op):
+                continue
+            if guards.has(op):
+                of_guards.append(op.label)
+            elif guards.decides(op):
+                of_others.append(op.label)
+        elif _is_unsigned_choice(program, guards, op) or not alone.isdisjoint(op.results):
+            of_others.append(op.label)
+    return of_guards, of_others
+
+
+def _lone_factors(program: program_pb2.Program) -> set[int]:
+    """The factors whose pivots no `lu_permutation` beside them tells: the first of each matrix."""
+    found: set[int] = set()
+    for region in _regions_of(program.step, with_vjps=False):
+        told = {op.operands[0] for op in region.ops if op.code == "lu_permutation" and len(op.operands) == 1}
+        for op in region.ops:
+            if op.code == "lu" and len(op.operands) == 1 and op.operands[0] not in told and _has_rivals(program, op):
+                told.add(op.operands[0])
+                found.update(op.results)
+    return found
+
+
+def _is_unsigned_choice(program: program_pb2.Program, guards: Guards, op: program_pb2.Op) -> bool:
+    """Whether it chooses by reals, decides, and is in no signature."""
+    if op.code == "is_finite":
+        return guards.decides(op)
+    if program.level in ("decisions", "all"):
+        return False  # each that decides is in them
+    if op.code in ("solve", "lu_permutation"):
+        return _has_rivals(program, op)
+    if op.code == "cholesky":
+        return True
+    if op.code in ("argmax", "argmin", "argsort"):
+        return _chooses_places(program, op) and guards.decides(op)
+    return op.code == "convert" and _may_choose(program, op) and guards.decides(op)
+
+
+def _is_of_reals(program: program_pb2.Program, op: program_pb2.Op) -> bool:
+    return program.values[op.operands[0]].element == program_pb2.ELEMENT_TYPE_REAL
+
+
+def _has_rivals(program: program_pb2.Program, op: program_pb2.Op) -> bool:
+    """Whether a pivot is one of several rows."""
+    return program.values[op.operands[0]].shape[0] > 1
 
 
 def _is_reported(program: program_pb2.Program, guards: Guards, op: program_pb2.Op) -> bool:
     """Whether the program's level makes an event of a comparison with a name. It makes none of integers."""
-    if program.values[op.operands[0]].element != program_pb2.ELEMENT_TYPE_REAL:
+    if not _is_of_reals(program, op):
         return False
     return program.level == "all" or (program.level == "decisions" and not guards.has(op))
 
@@ -89,10 +133,14 @@ def _choice_name(program: program_pb2.Program, op: program_pb2.Op) -> str:
     """Lines of operations that choose by reals, in a program whose level counts choices; conversions need the flow of data, and have none."""
     if op.code not in _CHOICES or program.level not in ("decisions", "all"):
         return ""
+    return (op.site or _CHOICES[op.code]) if _chooses_places(program, op) else ""
+
+
+def _chooses_places(program: program_pb2.Program, op: program_pb2.Op) -> bool:
+    """Whether it is of reals, and of several along its axis."""
     operands = [program.values[k] for k in op.operands]
     by_reals = any(x.element == program_pb2.ELEMENT_TYPE_REAL for x in operands)
-    several = not op.axes or operands[0].shape[op.axes[0]] > 1
-    return (op.site or _CHOICES[op.code]) if by_reals and several else ""
+    return by_reals and (not op.axes or operands[0].shape[op.axes[0]] > 1)
 
 
 def _may_choose(program: program_pb2.Program, op: program_pb2.Op) -> bool:
@@ -111,9 +159,21 @@ def operations(program: program_pb2.Program) -> Iterator[program_pb2.Op]:
 
 
 def _ops_of(region: program_pb2.Region, with_vjps: bool = True) -> Iterator[program_pb2.Op]:
-    """Those of a region, each before its own regions. The second of a `call` is a vjp, which has no sites."""
+    """Those of a region, each before its own regions."""
     for op in region.ops:
         yield op
-        of_call = op.code == "call" and not with_vjps
-        for nested in op.regions[:1] if of_call else op.regions:
+        for nested in _nested(op, with_vjps):
             yield from _ops_of(nested, with_vjps)
+
+
+def _regions_of(region: program_pb2.Region, with_vjps: bool = True) -> Iterator[program_pb2.Region]:
+    """A region, and those within it."""
+    yield region
+    for op in region.ops:
+        for nested in _nested(op, with_vjps):
+            yield from _regions_of(nested, with_vjps)
+
+
+def _nested(op: program_pb2.Op, with_vjps: bool) -> Sequence[program_pb2.Region]:
+    """The regions of an operation. The second of a `call` is a vjp, which has no sites."""
+    return op.regions[:1] if op.code == "call" and not with_vjps else op.regions

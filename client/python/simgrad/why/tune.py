@@ -1,7 +1,7 @@
 """The cheapest formats with which instances stay finite and keep their path signature, and gradients their accuracy.
 
-A signature holds what loops and named tests decide. Guards, which only a `where` uses and no site names, are in
-recorded paths alone, and here none is recorded; the answer counts them.
+A signature holds what loops and tests that are sites decide. Guards, and what else the level of the program leaves
+out, are in recorded paths alone, and here none is recorded; the answer counts them.
 
 Search: every knob (a role, or a site) begins at the first of `formats`. The knobs are gone through in their
 order; each is lowered to the cheapest format with which the work still holds, tried from the cheapest up.
@@ -18,7 +18,7 @@ import numpy as np
 
 from simgrad import errors
 from simgrad.policy import Policy
-from simgrad.program_lines import guard_lines, operations
+from simgrad.program_lines import operations, unsigned_lines
 from simgrad.progress import ProgressCallback
 from simgrad.request import names_of
 from simgrad.results import Gradient
@@ -83,8 +83,8 @@ class Trial:
 
 @dataclass(repr=False)
 class Tuned:
-    """The result of Client.tune. Path signatures leave guards out: `compare` may tell instances with the same one that
-    part at a guard.
+    """The result of Client.tune. Path signatures leave guards out, and other decisions, as the level of the world says:
+    `compare` may tell instances with the same one that part there.
 
     Attributes:
       policy: the cheap policy. formats: the format of each knob, by its name.
@@ -94,6 +94,8 @@ class Tuned:
       tried: every policy, in the order of the search; the last row is the confirmation.
       passes: how often the knobs were gone through. calls: how many calls of the server this took.
       guards: the lines of the guards that the signatures leave out, one for each guard.
+      unsigned: the lines of what else decides by reals and is in no signature, one for each: other comparisons, choices
+        (argmax, pivots, conversions), and whether a number is finite.
     """
 
     policy: Policy
@@ -107,6 +109,7 @@ class Tuned:
     passes: int
     calls: int
     guards: list[str] = field(default_factory=list)
+    unsigned: list[str] = field(default_factory=list)
 
     @property
     def why(self) -> str:
@@ -128,11 +131,15 @@ class Tuned:
             "nonfinite": last.nonfinite,
         }
         left_out = ""
-        if number := len(self.guards):
-            lines = list(dict.fromkeys(line for line in self.guards if line))
+        if self.guards or self.unsigned:
+            guards, others = len(self.guards), len(self.unsigned)
+            lines = list(dict.fromkeys(line for line in (*self.guards, *self.unsigned) if line))
             at = ", ".join(lines[:3]) + (", ..." if len(lines) > 3 else "")
-            left_out = f", which leaves out {number} {'guard' if number == 1 else 'guards'}" + (f" ({at})" if at else "")
-            facts |= {"guards": number, "lines": at}
+            counted = [f"{guards} {'guard' if guards == 1 else 'guards'}"] if guards else []
+            if others:
+                counted.append(f"{others} {'other ' if guards else ''}{'decision' if others == 1 else 'decisions'}")
+            left_out = f", which leaves out {' and '.join(counted)}" + (f" ({at})" if at else "")
+            facts |= {"guards": guards, "unsigned": others, "lines": at}
         bad = f"; {last.nonfinite} are not finite where the reference is" if last.nonfinite else ""
         return Sentence(
             f"{self.cost:g} instead of {self.cost_before:g} bits; on {others} other instances the policy {holds}: "
@@ -267,6 +274,7 @@ def tune(
             raise ValueError(_no_start(formats[0], tried[-1]))
         found, passes = _descend(search, start, formats)
         confirmed = searches["confirmation"].holds(found, None, "")
+    guards, unsigned = unsigned_lines(source)
     return Tuned(
         policy=search.policy(found),
         formats={str(knob): format for knob, format in zip(knobs, found)},
@@ -278,7 +286,8 @@ def tune(
         tried=tried,
         passes=passes,
         calls=calls.count,
-        guards=guard_lines(source),
+        guards=guards,
+        unsigned=unsigned,
     )
 
 
