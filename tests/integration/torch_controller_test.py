@@ -131,6 +131,28 @@ for layer in layers:
     )
 
 
+def test_exponential_layers_keep_their_derivative_far_below_0_in_narrow_formats(root, server):
+    run(
+        root,
+        COMMON + """
+@sg.world
+def held(x: sg.State, u: sg.Control = 0.0):
+    return u
+
+points = torch.tensor([-0.5, -3.0, -6.0, -7.0, -12.0, -18.0])
+for layer in (nn.ELU(1.5), nn.CELU(0.75), nn.SELU()):
+    exact = points.clone().requires_grad_()
+    layer(exact[:, None]).sum().backward()
+    for policy, error in ((sg.Policy("f32"), 1e-6), (sg.Policy("f32").role("network", format="bf16"), 1e-2)):
+        mine = points.clone().requires_grad_()
+        closed = sg.compose(held, simgrad.torch.controller(layer))
+        simgrad.torch.rollout(client, closed, steps=1, initial={"x": mine}, policy=policy).state["x"].sum().backward()
+        near(mine.grad, exact.grad, error)
+""",
+        server.target,
+    )
+
+
 def test_a_torch_optimizer_learns_and_the_world_follows(root, server):
     run(
         root,

@@ -294,3 +294,28 @@ near(torch.from_numpy(out.info.values), values)
 """,
         server.target,
     )
+
+
+def test_a_value_that_is_not_finite_leaves_weights_alone_where_the_loss_does_not_read_it(root, server):
+    run(
+        root,
+        COMMON + """
+@sg.world
+def still(x: sg.State):
+    return {"x": x}
+@still.objective
+def cost(x):
+    return np.log(x)
+weights = torch.ones(3, requires_grad=True)
+def roll():
+    return simgrad.torch.rollout(client, still, steps=1, initial={"x": torch.tensor([1.0, 2.0, 0.0], requires_grad=True)},
+                                 objective="cost", weights=weights)
+out = roll()
+assert out.values[2] == -np.inf
+for loss in (out.values[:2].sum(), roll().value * 0.0 + roll().values[:2].sum()):
+    assert torch.autograd.grad(loss, weights)[0].tolist() == [0.0, 0.0, 0.0]
+out = roll()
+assert torch.autograd.grad(2 * out.value, weights)[0].equal(2 * out.values.detach())
+""",
+        server.target,
+    )

@@ -320,8 +320,10 @@ class _Work:
         return total
 
     def gradient_of_weights(self, cotangent: torch.Tensor | None) -> np.ndarray:
-        """The gradient of `value` by the weights; `value` is the sum of weight times value."""
-        return np.asarray(self.result.values) * (0.0 if cotangent is None else cotangent.item())
+        """The gradient of `value` by the weights; `value` is the sum of weight times value. It is 0 where the loss
+        does not depend on `value`, also of an instance whose value is not finite."""
+        values, slope = np.asarray(self.result.values), 0.0 if cotangent is None else cotangent.item()
+        return values * slope if slope else np.zeros_like(values)
 
 
 class _Function(torch.autograd.Function):

@@ -8,6 +8,7 @@ from typing import Any, Callable, Mapping
 from torch import nn
 
 from simgrad.expression import Expression
+from simgrad.functions import custom_vjp
 from simgrad.numpy_arithmetic import clip
 
 Weight = Callable[[Any], Expression]  # of a parameter of the module
@@ -91,8 +92,20 @@ def _negative_part(x: Expression) -> Expression:
     return x.builder.min(0.0, x)
 
 
+@custom_vjp
+def _expm1(x: Expression) -> Expression:
+    return x.builder.expm1(x)
+
+
+@_expm1.defvjp
+def _expm1_vjp(args: Any, result: Expression, cotangent: Expression) -> Expression:
+    """By exp(x), as in PyTorch: 1 + result cancels far below 0, the more the narrower the format of the result is."""
+    (x,) = args
+    return cotangent * x.builder.exp(x)
+
+
 def _elu(x: Expression, alpha: float) -> Expression:
-    return _relu(x) + alpha * x.builder.expm1(_negative_part(x))
+    return _relu(x) + alpha * _expm1(_negative_part(x))
 
 
 # Constants of the fixed point at mean 0 and variance 1: Klambauer et al., "Self-Normalizing Neural Networks", NIPS 2017.
@@ -140,7 +153,7 @@ _LAYERS: Mapping[type, Callable[..., Expression]] = {
         lambda x, layer: _relu(x) + layer.negative_slope * _negative_part(x)
     ),
     nn.ELU: _activation(lambda x, layer: _elu(x, layer.alpha)),
-    nn.CELU: _activation(lambda x, layer: _relu(x) + layer.alpha * x.builder.expm1(_negative_part(x) / layer.alpha)),
+    nn.CELU: _activation(lambda x, layer: _relu(x) + layer.alpha * _expm1(_negative_part(x) / layer.alpha)),
     nn.SELU: _activation(lambda x, layer: _SELU_SCALE * _elu(x, _SELU_ALPHA)),
     nn.PReLU: _prelu,
     nn.Softmax: _softmax,
