@@ -320,6 +320,29 @@ def test_a_sum_that_overflows_in_one_server_alone_is_not_skipped():
     assert not found.skipped and found.params["k"] == 20000.0 and found.warnings == []
 
 
+def test_warnings_stand_in_the_order_of_one_server_and_name_its_first_instance():
+    """Rows 1 and 3 of the request are ids 0 and 1, rows 0 and 2 are ids 2 and 3: row 0 is in the second shard."""
+    rows = [Shard(np.array(r), np.array(i, np.uint64)) for r, i in (([1, 3], [0, 1]), ([0, 2], [2, 3]))]
+    gave = lambda instance: f"the gradient is skipped: multiply in step 0 of instance {instance} gave inf"
+    counted = lambda n: f"{n} cotangents overflowed f16, the format of role adjoint, or were not finite, at loss scale 2"
+    beyond, loop = "the loss scale 2 is beyond f16", "{} runs of loop 'fp' are unconverged: at its cap"
+    of_result = "a scaled gradient of k was not finite at loss scale 2; certificates say where that was born"
+    one = ["the gradient is skipped: its sum over instances, or what was unscaled, is not finite"]
+    two = [counted(2), loop.format(1), gave(2)]
+
+    def warnings(first, second, nodes=((0, 0, np.inf),)):
+        merge = Merge(rows, request(gradient=True), never, never)
+        parts = [gradient(nodes, skipped=True, warnings=first), gradient([(0, 1, 1.0)], skipped=True, warnings=second)]
+        return assembled(merge, (0, "a"), (1, "b"), (0, head()), (1, head()), (0, parts[0]), (1, parts[1]))[0].warnings
+
+    assert warnings([beyond, loop.format(2), gave(0)], two) == [beyond, counted(2), loop.format(3), gave(2)]
+    assert warnings([of_result, *one], two) == [counted(2), loop.format(1), gave(2)]
+    assert warnings([of_result, *one], [loop.format(1)]) == [of_result, loop.format(1), *one]
+    # Instances that were finite before the reverse pass count, where such ones are left out.
+    left_out = "1 instances are left out whose cotangents are not finite at loss scale 2"
+    assert warnings([left_out, gave(1)], two) == [counted(2), left_out, loop.format(1), gave(1)]
+
+
 def test_a_sum_that_overflows_over_all_servers_is_skipped():
     found = of_two(gradient([(0, 0, 40000.0)]), gradient([(0, 1, 40000.0)]))
     assert found.skipped and found.params["k"] == np.inf

@@ -256,6 +256,16 @@ def test_warnings_of_a_loss_scale_count_over_all_servers(one, pool):
     assert expected.skipped and "is beyond f16" in beyond and "cotangents overflowed f16" in counted
 
 
+def test_the_reason_of_a_skipped_gradient_is_of_the_first_row_whatever_its_id(one, pool):
+    ids = np.arange(N, dtype=np.uint64)[::-1]
+    policy = sg.Policy("f16_unsafe").dynamic_loss_scale(None)
+    cotangents = sg.Cotangents(state={"y": np.full((N, 4), 4.0)})
+    call = lambda client: client.gradient(CLAMPED, **ball(steps=3), instance_ids=ids, cotangents=cotangents, policy=policy)
+    expected = call(one)
+    assert f"of instance {ids[0]} gave" in expected.warnings[-1]
+    assert is_cut(pool, call).warnings == expected.warnings
+
+
 def test_a_gradient_of_cotangents_and_of_each_instance_has_the_bits_of_one_server(one, pool):
     random = np.random.default_rng(6)
     cotangents = sg.Cotangents(

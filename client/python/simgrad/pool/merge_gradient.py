@@ -24,6 +24,11 @@ _COUNTED = re.compile(
 )
 _SKIPPED = "the gradient is skipped: "
 _LEFT_OUT = "instances are left out whose cotangents"
+# The words of a server's warnings, in its order: server/conversion/result.cc.
+_OF_LOSS_SCALE = ("the loss scale ", " cotangents overflowed ", _LEFT_OUT)
+_OF_RESULT = "a scaled gradient"
+_IN_ORDER = (*_OF_LOSS_SCALE, _OF_RESULT, " runs of loop ", " solves at ", _SKIPPED)
+_INSTANCE = re.compile(r" of instance (\d+) gave ")
 OfInput = Callable[[int, str], bool]  # by kind and name
 
 
@@ -83,9 +88,10 @@ def merged_gradient(
     if scaler.HasField("dynamic"):
         state = answers[0].loss_scale_state
         is_clean = not result.skipped and (state.mode == "torch" or _are_finite(result))
+        result.skipped = not is_clean
         result.loss_scale_state.CopyFrom(next_state(scaler.dynamic, state, is_clean))
     _merge_solves(answers, result)
-    for warning in _merged_warnings([list(a.warnings) for a in answers], result.skipped):
+    for warning in _merged_warnings(parts, result.skipped):
         result.warnings.append(warning)
     return result
 
@@ -206,13 +212,12 @@ def encoded(format: str, values: np.ndarray) -> bytes:
         return values.astype({"f64": "<f8", "f32": "<f4", "f16": "<f2"}[format]).tobytes()
 
 
-def _merged_warnings(of_servers: Sequence[Sequence[str]], skipped: bool) -> list[str]:
-    """Each warning once; those that count, with the sum of their counts; one reason of a skipped gradient,
-    that of the first instance that has one."""
+def _merged_warnings(parts: Sequence[Part], skipped: bool) -> list[str]:
+    """Each warning once, in the order of one server; those that count, with the sum of their counts; one reason of a
+    skipped gradient, that of the first instance of the request that has one."""
     counts: dict[str, int | None] = {}
-    reasons = [w for warnings in of_servers for w in warnings if w.startswith(_SKIPPED)]
-    reason = next((r for r in reasons if " of instance " in r), reasons[0] if reasons else "")
-    for warning in (w for warnings in of_servers for w in warnings):
+    reason = _reason(parts)
+    for warning in (w for part in parts for w in part.result.warnings):
         counted = _COUNTED.fullmatch(warning)
         if counted:
             counts[counted[2]] = (counts.get(counted[2]) or 0) + int(counted[1])
@@ -220,4 +225,24 @@ def _merged_warnings(of_servers: Sequence[Sequence[str]], skipped: bool) -> list
             continue
         elif skipped:  # of a loss scale that does not fit, where that did harm
             counts[warning] = None
-    return [text if count is None else f"{count}{text}" for text, count in counts.items()]
+    if any(words in text for text in counts for words in _OF_LOSS_SCALE):
+        counts = {text: n for text, n in counts.items() if not text.startswith(_OF_RESULT)}
+    merged = [text if count is None else f"{count}{text}" for text, count in counts.items()]
+    return sorted(merged, key=lambda w: next((k for k, words in enumerate(_IN_ORDER) if words in w), len(_IN_ORDER)))
+
+
+def _reason(parts: Sequence[Part]) -> str:
+    """Why one server would say that the gradient is skipped. An instance counts for it where it was finite before the
+    reverse pass, if such ones are left out."""
+    told = [(part, w) for part in parts for w in part.result.warnings if w.startswith(_SKIPPED)]
+    left_out = [(part, w) for part, w in told if any(_LEFT_OUT in other for other in part.result.warnings)]
+    return min(left_out or told, key=lambda of: _row_of(*of), default=(None, ""))[1]
+
+
+def _row_of(part: Part, reason: str) -> float:
+    """The row in the request of the instance that a reason names; infinity where it names none."""
+    named = _INSTANCE.search(reason)
+    if named is None:
+        return math.inf
+    rows = part.shard.rows[part.shard.ids == np.uint64(int(named[1]))]
+    return float(rows[0]) if len(rows) else math.inf
