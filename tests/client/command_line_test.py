@@ -396,6 +396,59 @@ def test_a_file_of_worlds_that_fails_says_its_line(source, said, tmp_path, capsy
     assert said in capsys.readouterr().err
 
 
+_RAISING = """import numpy as np, simgrad as sg
+def made(): raise KeyError("boo")
+@sg.world
+def named(x: sg.State): return {"x": x * undefined}
+@sg.world
+def raising(x: sg.State): raise RuntimeError("boo")
+@sg.world
+def costly(x: sg.State): return {"x": x}
+@costly.objective
+def cost(x): return x.nope
+@sg.world
+def of_config(x: sg.State, h: sg.Config = 1.0): return {"x": x * {1.0: 2.0}[h]}
+@sg.world
+def indexed(x: sg.State): return {"x": x[5]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("made", "--world {file}:made: made fails at w.py:2 with KeyError: 'boo'"),
+        ("named", "--world {file}:named: named fails at w.py:4 with NameError: name 'undefined' is not defined"),
+        ("raising", "--world {file}:raising: raising fails at w.py:6 with RuntimeError: boo"),
+        ("of_config", "--world {file}:of_config: of_config fails at w.py:12 with KeyError: <h: real[]>"),
+        # What this package refuses has its line already.
+        ("costly", "w.py:10: a value of a world has no nope"),
+        ("indexed", "w.py:14: 1 indices for an array of shape ()"),
+    ],
+)
+def test_a_function_of_a_world_that_raises_says_its_line(name, said, tmp_path, capsys):
+    file = tmp_path / "w.py"
+    file.write_text(_RAISING)
+    config = ["--config", "h=3"] if name == "of_config" else []
+    assert command_line.main(["program", f"{file}:{name}", *config, "--json"]) == command_line.EXIT_USAGE
+    shown = capsys.readouterr()
+    error = json.loads(shown.out)["error"]
+    assert error["code"] == "USAGE" and error["message"].startswith(said.format(file=file))
+    assert shown.err == f"simgrad: {error['message']}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "element", "said"),
+    [
+        ("99999999999", program_pb2.ELEMENT_TYPE_I32, "an input of i32 takes a whole number from -2147483648 to 2147483647, not 99999999999"),
+        ("1,2", program_pb2.ELEMENT_TYPE_BOOL, "an input of bool takes .*, not 1,2"),
+        ("@/not/there.npy", program_pb2.ELEMENT_TYPE_REAL, "/not/there.npy: No such file or directory"),
+    ],
+)
+def test_an_input_that_cannot_be_sent_is_told_with_its_option(text, element, said):
+    with pytest.raises(ValueError, match=f"^--data q: {said}"):
+        command_arguments.named_array_of("--data q", text, Declaration(0, element))
+
+
 @pytest.mark.parametrize(
     ("file", "said"),
     [
@@ -529,6 +582,7 @@ def test_numbers_are_decimal_or_hexadecimal_and_nothing_else_that_python_reads(t
         ("--first-instance", "18446744073709551616", "18446744073709551616 is beyond the range of a uint64"),
         ("--seed", "-1", "-1 is beyond the range of a uint64"),
         ("--policy", "", "the name of a preset, and it is empty"),
+        ("--target", "", "host:port, and it is empty"),
         ("--loss-scale", "1e999", "'1e999' is beyond the largest f64"),
         ("--timeout", "1_0", "'1_0' is no number"),
     ],

@@ -225,6 +225,19 @@ def test_what_does_not_fit_is_told(make, words):
         make()
 
 
+def test_a_control_of_another_element_type_is_told_with_its_conversion():
+    @sg.world
+    def counted(x: sg.State, n: sg.Control(dtype="i32") = 0, on: sg.Control(dtype="bool") = False):
+        return {"x": x + n + np.where(on, 1.0, 0.0)}
+
+    told = lambda words: pytest.raises(ValueError, match=words)
+    with told(r'control n is i32\[\], and becomes real\[\]: x.astype\("i32"\) converts it$'):
+        sg.compose(counted, lambda x: 2.0 * x, control="n")
+    with told(r"control on is bool\[\], and becomes real\[\]: a comparison makes bools, as x > 0$"):
+        sg.compose(counted, lambda x: x, control="on")
+    sg.compose(counted, lambda x: ((2.0 * x).astype("i32"), x > 0))
+
+
 @pytest.mark.parametrize(
     "make, words",
     [

@@ -65,6 +65,20 @@ def parts_of(instances, revision="r1", value=1.0):
     return [header, *rest]
 
 
+@pytest.mark.parametrize("given", [None, 5, [None], ["a:1", ""], ""])
+def test_a_function_that_gives_no_names_of_servers_is_told(given):
+    with sg.Pool(lambda: given) as pool, pytest.raises(TypeError, match="targets: the function gives .*, and not one name, or several"):
+        pool.info()
+
+
+@pytest.mark.parametrize(("most", "kind"), [("3", TypeError), (1.5, TypeError), (0, ValueError), (-1, ValueError)])
+def test_a_shard_has_a_whole_number_of_instances(most, kind):
+    with pytest.raises(kind, match="^most_instances"):
+        sg.Pool("localhost:1", most_instances=most)
+    with sg.Pool("localhost:1", most_instances=np.int64(3)):
+        pass
+
+
 def test_servers_of_two_revisions_are_refused_before_any_work(fakes):
     one, two = fakes("r1"), fakes("r2")
     with sg.Pool([one.target, two.target]) as pool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import simgrad as sg
-from simgrad import arrays, constants, kept, request
+from simgrad import arrays, constants, kept, request, results
 from simgrad.program import ProgramBuilder
 from simgrad.v1 import program_pb2
 
@@ -109,6 +109,40 @@ def test_names_that_are_none_are_refused_by_their_argument(given):
         if given is not None:
             with told("wrt", "inputs"):
                 client.gradient(sg.World("w"), steps=0, wrt=given)
+
+
+def test_a_kept_rollout_is_kept_for_one_name_or_several_and_nothing_else():
+    spec = request.rollout_spec(sg.World("w"), dict, steps=0)
+    made = lambda **names: sg.Keep(**names).to_proto(spec, dict)
+    assert made(wrt="gain", state="position", trajectory="speed") == made(wrt=["gain"], state=["position"], trajectory=["speed"])
+    assert [n.name for n in made(wrt="gain").wrt] == ["gain"]
+    for field, what in (("wrt", "inputs"), ("state", "states"), ("trajectory", "states and observables")):
+        for given in (None, 3, [3]):
+            with pytest.raises(TypeError, match=f"Keep.{field}: names of {what}, not "):
+                made(**{field: given})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"x": np.ones(2)}, r"cotangents: by group and name, as \{'state': .*; 'x' is no group"),
+        ({"state": np.ones(2)}, r"cotangents\['state'\] is array"),
+        ({"state": {}, "trajectory": None}, r"cotangents\['trajectory'\] is None"),
+        (np.ones(2), "cotangents: by group and name, .*, not array"),
+    ],
+)
+def test_cotangents_stand_by_group_and_name(given, words):
+    spec = request.rollout_spec(sg.World("w"), dict, steps=0)
+    with pytest.raises(TypeError, match=words):
+        request.gradient_request(spec, dict, cotangents=given)
+
+
+@pytest.mark.parametrize("given", [{"state": {"x": [1.0]}}, sg.Cotangents(), None, 3, "state"])
+def test_several_cotangents_are_a_list(given):
+    rollout = object.__new__(results.Rollout)
+    rollout.kept = object()
+    with pytest.raises(TypeError, match="cotangents: of vjps a list of them, .*; vjp takes one"):
+        rollout.vjps(given)
 
 
 @pytest.mark.parametrize("names", [["k", "h"], ("k", "h"), np.array(["k", "h"]), iter(["k", "h"])])

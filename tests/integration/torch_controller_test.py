@@ -319,6 +319,12 @@ refused(ValueError, "takes 4 numbers, and gets 3", lambda: compose(nn.PReLU(4)))
 refused(TypeError, "is along dim=-1 of what a world has for one instance", lambda: compose(nn.Softmax(dim=1)))
 refused(ValueError, "has no height to read", lambda: compose(nn.Linear(3, 2), observe="height"))
 refused(ValueError, "observes nothing", lambda: compose(nn.Linear(3, 2), observe=[]))
+@sg.world
+def counted(x: sg.State, n: sg.Control(dtype="i32") = 0, on: sg.Control(dtype="bool") = False, u: sg.Control = 0.0):
+    return {"x": x + n + u + np.where(on, 1.0, 0.0)}
+refused(ValueError, "control n is i32[], on is bool[]: policy gives reals, and can compute controls of reals alone",
+        lambda: sg.compose(counted, controller(nn.Linear(1, 3))))
+sg.compose(counted, controller(nn.Linear(1, 1)), control="u")
 once = sg.compose(pendulum, controller(nn.Linear(3, 1)), control="drift")
 refused(ValueError, "has weights policy.weight, policy.bias", lambda: sg.compose(once, controller(nn.Linear(3, 2))))
 """,

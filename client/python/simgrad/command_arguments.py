@@ -15,6 +15,7 @@ import numpy as np
 from simgrad.arrays import PerStep
 from simgrad.client import Client
 from simgrad.command_output import NotWritten
+from simgrad.constants import element_name, holds, range_of
 from simgrad.named_world import named_world
 from simgrad.request import Declaration, declarations_of
 from simgrad.v1 import program_pb2
@@ -24,6 +25,13 @@ WORLD_HELP = (
     "a built-in world; or file.py:NAME or module:NAME, a World of Python or a function that returns one; or "
     "file.txtpb, which World.save wrote"
 )
+
+
+def target(text: str) -> str:
+    """The argument of an option that names a server."""
+    if not text:
+        raise argparse.ArgumentTypeError("host:port, and it is empty")
+    return text
 
 
 def file_name(text: str) -> str:
@@ -253,6 +261,8 @@ def named_array_of(what: str, text: str, declared: Declaration, shape: Sequence[
     """`array_of`, whose errors begin with `what`: the option, and the name that it gives."""
     try:
         return array_of(text, declared, shape)
+    except OSError as error:
+        raise ValueError(f"{what}: {text[1:]}: {error.strerror or error}") from None
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
 
@@ -265,6 +275,8 @@ def array_of(text: str, declared: Declaration, shape: Sequence[int] = ()) -> Any
         return _array_in(text[1:])
     is_real = declared.element == program_pb2.ELEMENT_TYPE_REAL
     numbers = [(_number if is_real else _whole_number)(part) for part in text.split(",")]
+    if not is_real and not holds(declared.element, np.array(numbers, object)):
+        raise ValueError(f"an input of {element_name(declared.element)} takes {range_of(declared.element)}, not {text}")
     values: Any = numbers[0] if declared.rank == 0 and len(numbers) == 1 else numbers
     if len(shape) > 1 and len(numbers) == math.prod(shape):
         values = np.array(numbers, object).reshape(shape).tolist()

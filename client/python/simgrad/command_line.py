@@ -31,6 +31,7 @@ from simgrad.command_arguments import (
     print_fields,
     sent,
     shape_of_state,
+    target,
     world_of,
 )
 from simgrad.command_output import NotWritten, Output, output
@@ -153,7 +154,7 @@ def _connect(options: argparse.Namespace) -> Client:
 def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--target", default="localhost:8001", help="host:port (default %(default)s)"
+        "--target", type=target, default="localhost:8001", help="host:port (default %(default)s)"
     )
     common.add_argument(
         "--timeout",

@@ -12,9 +12,10 @@ from simgrad import functions
 from simgrad.continued_builder import ContinuedBuilder
 from simgrad.controllers import Controller, FunctionController, Readable, controller_of
 from simgrad.expression import Expression
+from simgrad.operation_writer import type_text
 from simgrad.program_edit import depending_on, values_read
 from simgrad.v1 import program_pb2
-from simgrad.v1.program_pb2 import INPUT_KIND_CONTROL, INPUT_KIND_PARAM, INPUT_KIND_STATE
+from simgrad.v1.program_pb2 import ELEMENT_TYPE_REAL, INPUT_KIND_CONTROL, INPUT_KIND_PARAM, INPUT_KIND_STATE
 from simgrad.world import WithDefaults, World
 from simgrad.world_function import written_input
 
@@ -99,6 +100,7 @@ def compose(
     b = ContinuedBuilder(program)
     b.program.name = name or program.name
     replaced = {n: b.declared(INPUT_KIND_CONTROL)[n] for n in names}
+    _check_elements(made_by, replaced)
     reached = _reached(program, replaced)
     readable = _readable(b, set(names), reached)
     weights = {n: written_input(b, n, declared) for n, declared in made_by.weights.items()}
@@ -148,6 +150,15 @@ def _controls_of(program: program_pb2.Program, control: str | Sequence[str] | No
     if not names or len(set(names)) != len(names):
         raise ValueError(f"control {', '.join(names) or 'none'}: each once, of {', '.join(there) or 'none'}")
     return names
+
+
+def _check_elements(controller: Controller, replaced: Mapping[str, Expression]) -> None:
+    others = {n: x for n, x in replaced.items() if x.element != ELEMENT_TYPE_REAL}
+    if controller.gives_reals_alone and others:
+        raise ValueError(
+            f"control {', '.join(f'{n} is {type_text(x)}' for n, x in others.items())}: {controller.name or 'the module'} "
+            "gives reals, and can compute controls of reals alone; control=... names them"
+        )
 
 
 def _check_weights(program: program_pb2.Program, controller: Controller) -> None:

@@ -331,9 +331,9 @@ class ControlFlow(Operations):
         if (value.shape, value.element) != (before.shape, before.element):
             name = self._name(before)
             becomes = "its cotangent" if what == "real argument" else "becomes"
-            repeated = "" if value.shape else ": np.broadcast_to(x, shape) repeats a scalar"
             raise ValueError(
-                f"{self.here()}{what} {name or ''} is {type_text(before)}, and {becomes} {type_text(value)}{repeated}"
+                f"{self.here()}{what} {name or ''} is {type_text(before)}, and {becomes} {type_text(value)}"
+                f"{_made_as(value, before)}"
             )
         return value
 
@@ -376,6 +376,18 @@ def _one_of(condition: Expression) -> str:
     """The type of a condition that is no single bool, and how one is made of bools."""
     hint = ": np.any(...) or np.all(...) of them" if condition.element == ELEMENT_TYPE_BOOL else ""
     return f"{type_text(condition)}{hint}"
+
+
+def _made_as(value: Expression, before: Expression) -> str:
+    """How a value comes to the type of another one, where one operation does that."""
+    if value.element == before.element:
+        return "" if value.shape else ": np.broadcast_to(x, shape) repeats a scalar"
+    if value.shape != before.shape:
+        return ""
+    if before.element == ELEMENT_TYPE_BOOL:
+        return ": a comparison makes bools, as x > 0"
+    element = type_text(before).partition("[")[0]
+    return f': x.astype("{element}") converts it'
 
 
 def _listed(made: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from types import FrameType
-from typing import Any, Callable, Iterator, Mapping, overload
+from typing import Any, Callable, ClassVar, Iterator, Mapping, overload
 
 from simgrad import pickled
 from simgrad.expression import Expression
@@ -68,6 +68,7 @@ class Controller(ABC):
 
     name: str
     weights: Mapping[str, Param]
+    gives_reals_alone: ClassVar[bool] = False  # `compose` refuses other controls for it
 
     def values(self) -> Mapping[str, Any]:
         """Arrays of weights that requests send where the caller sends none."""

@@ -25,6 +25,9 @@ def is_gone(error: errors.SimgradError) -> bool:
     return isinstance(error, errors.NotFound) and error.reason == "TAPE_GONE"
 
 
+_KEPT_NAMES = {"wrt": "inputs", "state": "states", "trajectory": "states and observables"}
+
+
 @dataclass(frozen=True)
 class Keep:
     """The reversals that a rollout is kept for. Another `vjp` gives the same bits, but may simulate again.
@@ -34,21 +37,26 @@ class Keep:
       state: names of final states that cotangents will be sent for; none: every real state.
       trajectory: names of states and observables that cotangents of their trajectories will be sent for.
       loops: as for Client.gradient.
+    One name may stand alone, as text.
+    Errors, of the rollout: TypeError, with the field, for what are no names.
     """
 
-    wrt: Sequence[str] = ()
-    state: Sequence[str] = ()
-    trajectory: Sequence[str] = ()
+    wrt: str | Sequence[str] = ()
+    state: str | Sequence[str] = ()
+    trajectory: str | Sequence[str] = ()
     loops: Mapping[str, Truncated | Implicit] | None = None
     is_of_server: ClassVar[bool] = True  # whether the server is asked to keep the run
 
     def to_proto(
         self, spec: simgrad_pb2.RolloutSpec, declared: request.Declarations
     ) -> simgrad_pb2.KeepOptions:
+        names = {
+            field: request.names_of(f"Keep.{field}", what, getattr(self, field)) for field, what in _KEPT_NAMES.items()
+        }
         return simgrad_pb2.KeepOptions(
-            wrt=[request.input_name(name, spec, declared) for name in self.wrt],
-            cotangent_final_state=self.state,
-            cotangent_trajectory=self.trajectory,
+            wrt=[request.input_name(name, spec, declared) for name in names["wrt"]],
+            cotangent_final_state=names["state"],
+            cotangent_trajectory=names["trajectory"],
             loops=request.loop_derivatives(self.loops),
         )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import runpy
 import sys
 import traceback
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 from simgrad.world import World
 from simgrad.world_function import FunctionWorld
@@ -31,16 +32,40 @@ def named_world(text: str, config: Mapping[str, Any]) -> World:
         return World(text, **config)
     found = _members(source).get(name)
     if isinstance(found, FunctionWorld):
-        return found(**config) if config else found
+        with _told(f"--world {text}: {name}"):
+            configured = found(**config) if config else found
+        return _written(text, name, configured)
     if isinstance(found, World):
-        return _configured(text, found, config)
+        return _written(text, name, _configured(text, found, config))
     try:
-        made = found(**{k: _whole(v) for k, v in config.items()}) if callable(found) else found
+        with _told(f"--world {text}: {name}"):
+            made = found(**{k: _whole(v) for k, v in config.items()}) if callable(found) else found
     except SystemExit as error:
         raise ValueError(f"--world {text}: {name} ends Python ({error!r}), and returns no world") from None
     if not isinstance(made, World):
         raise ValueError(f"--world {text}: {name} is {_what(found)}, and not a simgrad.World")
-    return made
+    return _written(text, name, made)
+
+
+def _written(text: str, name: str, world: World) -> World:
+    """The world, whose functions have run and raised nothing."""
+    with _told(f"--world {text}: {name}"):
+        world.program
+    return world
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Errors that a user's function raises, with their line. This package's own say by themselves what was wrong."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if not _is_outside(frames[-1]):
+            if isinstance(error, AttributeError):  # of what a value of a world has not
+                raise ValueError(str(error)) from None
+            raise
+        raise ValueError(f"{what} fails{_line_of(error)} with {type(error).__name__}: {error}") from None
 
 
 def _configured(text: str, world: World, config: Mapping[str, Any]) -> World:
@@ -72,8 +97,12 @@ def _line_of(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f" at line {error.lineno}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    frames = [f for f in frames if not f.filename.startswith(os.path.dirname(__file__))] or frames
+    frames = list(filter(_is_outside, frames)) or frames
     return f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+
+
+def _is_outside(frame: traceback.FrameSummary) -> bool:
+    return not frame.filename.startswith(os.path.dirname(__file__))
 
 
 def _whole(value: Any) -> Any:

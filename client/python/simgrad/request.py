@@ -227,13 +227,9 @@ def gradient_request(
         clip_norm=clip_norm,
     )
     if cotangents is not None:
-        if not isinstance(cotangents, Cotangents):
-            cotangents = Cotangents(**cotangents)
+        given = _cotangents_of(cotangents)
         message = request.cotangents.add()
-        for target, group in (
-            (message.final_state, cotangents.state),
-            (message.trajectory, cotangents.trajectory),
-        ):
+        for target, group in ((message.final_state, given.state), (message.trajectory, given.trajectory)):
             for name, value in group.items():
                 target.add(name=name, tensor=arrays.to_tensor(_as_real(value)))
     asked = None if wrt is None else names_of("wrt", "inputs", wrt)
@@ -242,6 +238,20 @@ def gradient_request(
     for name in asked or ():
         request.wrt.append(input_name(name, spec, declarations))
     return request
+
+
+def _cotangents_of(given: Any) -> Cotangents:
+    """Raises TypeError for what are no cotangents by group and name."""
+    example = "cotangents: by group and name, as {'state': {'x': array}} or {'trajectory': {'x': array}}"
+    if not isinstance(given, (Cotangents, Mapping)):
+        raise TypeError(f"{example}, not {given!r}")
+    groups = {"state": given.state, "trajectory": given.trajectory} if isinstance(given, Cotangents) else dict(given)
+    if unknown := [repr(group) for group in groups if group not in ("state", "trajectory")]:
+        raise TypeError(f"{example}; {', '.join(unknown)} is no group")
+    for group, by_name in groups.items():
+        if not isinstance(by_name, Mapping):
+            raise TypeError(f"{example}; cotangents[{group!r}] is {by_name!r}")
+    return Cotangents(**groups)
 
 
 def names_of(argument: str, what: str, given: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from simgrad import errors, summary
+from simgrad import errors, request, summary
 from simgrad.diagnostics import Absorption, BackwardTrace, BirthCertificate, EventTrace, RangeCounts
 from simgrad.diagnostics import StateRange, TerminationTrace
 from simgrad.path import Forced, Path
@@ -278,12 +278,20 @@ class Rollout:
 
     def vjps(self, cotangents: Sequence[OneCotangent], **options: Any) -> list[Gradient]:
         """As `vjp`, for several cotangents: a gradient for each, in their order; None is the objective alone.
-        Those that name the same states and observables are asked for in one call."""
+        Those that name the same states and observables are asked for in one call.
+
+        Errors: those of `vjp`; TypeError where `cotangents` is no sequence of them, as a single one.
+        """
         if self.kept is None:
             raise errors.FailedPrecondition(
                 "this rollout was not kept: ask for it with keep=True", reason="NOT_KEPT"
             )
-        return self.kept.vjp(self, cotangents, **options)
+        if isinstance(cotangents, (Mapping, request.Cotangents, str)) or not isinstance(cotangents, Iterable):
+            raise TypeError(
+                f"cotangents: of vjps a list of them, as [{{'state': {{'x': array}}}}], not {cotangents!r}; "
+                "vjp takes one"
+            )
+        return self.kept.vjp(self, list(cotangents), **options)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, ClassVar, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ class ModuleController(Controller):
     Attributes:
       module: the module itself.
     """
+
+    gives_reals_alone: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ def controller(
       name: in front of the names of weights: "policy.0.weight".
       per_instance: names of parameters that requests may send for each instance; they are sg.Param.
     Errors: TypeError for a module that has no translation; ValueError for a name in `per_instance` that no
-      parameter has, and, of compose, for sizes that do not fit.
+      parameter has, and, of compose, for sizes that do not fit and controls that are no reals.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module: a torch.nn.Module, not {module!r}")

@@ -93,19 +93,20 @@ def _negative_part(x: Expression) -> Expression:
 
 
 @custom_vjp
-def _expm1(x: Expression) -> Expression:
+def _expm1(x: Expression) -> Any:
     return x.builder.expm1(x)
 
 
 @_expm1.defvjp
 def _expm1_vjp(args: Any, result: Expression, cotangent: Expression) -> Expression:
     """By exp(x), as in PyTorch: 1 + result cancels far below 0, the more the narrower the format of the result is."""
-    (x,) = args
+    x: Expression = args[0]
     return cotangent * x.builder.exp(x)
 
 
 def _elu(x: Expression, alpha: float) -> Expression:
-    return _relu(x) + alpha * _expm1(_negative_part(x))
+    below: Expression = alpha * _expm1(_negative_part(x))
+    return _relu(x) + below
 
 
 # Constants of the fixed point at mean 0 and variance 1: Klambauer et al., "Self-Normalizing Neural Networks", NIPS 2017.

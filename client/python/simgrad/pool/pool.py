@@ -35,7 +35,8 @@ class Pool(Client):
         seconds), or a function that gives the targets of the moment.
       most_instances: of one shard; None: as many as the servers take. Shards beyond the number of servers wait.
       others: as for Client.
-    Errors: those of Client; FailedPrecondition (reason MIXED_SERVERS) where servers are of different revisions, or make
+    Errors: those of Client; TypeError for targets that are no names, where a function gives them too, when it is
+      asked; FailedPrecondition (reason MIXED_SERVERS) where servers are of different revisions, or make
       different programs of one request.
     """
 
@@ -51,8 +52,11 @@ class Pool(Client):
         retry: Retry | bool = True,
         most_instances: int | None = None,
     ):
-        if most_instances is not None and most_instances < 1:
-            raise ValueError(f"most_instances {most_instances!r}: at least 1")
+        if most_instances is not None:
+            if not hasattr(most_instances, "__index__"):
+                raise TypeError(f"most_instances: a whole number of instances, or None, not {most_instances!r}")
+            if most_instances < 1:
+                raise ValueError(f"most_instances {most_instances!r}: at least 1")
         if not callable(targets) and not isinstance(targets, Iterable):
             raise TypeError(f"targets: a name of a server, several, or a function that gives them, not {targets!r}")
         if not callable(targets):

@@ -390,10 +390,18 @@ def _listed(targets: str | Iterable[str]) -> tuple[str, ...]:
     return (targets,) if isinstance(targets, str) else tuple(targets)
 
 
+def _given_by(found: Any) -> tuple[str, ...]:
+    """The names that a function gives; none at times. Raises TypeError for what are no names."""
+    names = _listed(found) if isinstance(found, Iterable) else (found,)
+    if not all(isinstance(name, str) and name for name in names):
+        raise TypeError(f"targets: the function gives {found!r}, and not one name, or several, of servers: host:port")
+    return names
+
+
 def _directory(targets: Targets) -> Callable[[], tuple[str, ...]]:
     if callable(targets):
         of_the_moment = targets
-        return lambda: _listed(of_the_moment())
+        return lambda: _given_by(of_the_moment())
     listed = _listed(targets)
     if not listed or not all(isinstance(target, str) and target for target in listed):
         raise ValueError(f"targets {listed!r}: one name, or several, of servers: host:port, dns:///host:port")
