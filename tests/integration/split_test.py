@@ -226,11 +226,11 @@ def test_an_instance_that_parts_at_a_pivot_has_the_parts_of_its_closed_form(clie
     assert (fork.step, fork.instance, fork.site) == (0, 0, "lu")
 
 
-def test_a_solve_whose_pivots_part_has_little_to_do_with_the_path(client):
-    # Either order of rows solves the system: they differ by roundings alone.
+def test_either_order_of_rows_solves_a_system_in_exact_arithmetic(client):
     _, flips, pair = split_at_a_pivot(client, solved, "ending")
     k = pair.split["k"]
-    assert k.path[flips].any() and (np.abs(k.path) < 0.01 * np.abs(k.rounding)).all()
+    in_f64 = k.path - k.interaction / 2  # g(R, p_P) - g(R, p_R)
+    assert k.path[flips].all() and (np.abs(in_f64) < 1e-9 * np.abs(k.path).max()).all()
 
 
 @sg.world
