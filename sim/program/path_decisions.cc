@@ -117,7 +117,7 @@ bool PathDecisions::Decides(const Op& op) const {
   const Chooses chooses = InfoOf(op.code).chooses;
   if (op.code == kCholesky || !ChoosesByReals(program_, op)) return false;
   const size_t result = Index(op.results[0]);
-  // Where choices count, all that reads one reads what its own operation `choice` gives.
+  // At these levels all uses of a choice read the result of an operation `choice` of its own.
   const bool counts = program_.level == TestLevel::kDecisions || program_.level == TestLevel::kAll;
   if (counts && chosen_.count(result) != 0) return false;
   return chooses != Chooses::kInteger || converts_[result];
