@@ -29,6 +29,11 @@ absl::Status NeedsMatrixAndRows(const Program& program, const Op& op) {
                                                 ", an i32 per row"));
 }
 
+// Certificates show no row number as an operand.
+std::vector<double> MadeOfMatrix(const Program&, const Op&, Arrays operands, size_t element) {
+  return {operands[0]->AsDouble(element)};
+}
+
 Passage OfMatrix(const Program&, const Op&, size_t operand) {
   return operand == 0 ? Passage::kSame : Passage::kNone;
 }
@@ -255,7 +260,8 @@ Factors LowerFactors(Lowering& l) {
       const Number here = place_of(counter);
       l.Store(place, l.Select(leads, here, l.Load(place), Carrier::kI64));
     });
-    // The largest magnitude but that at `but`, from row `first` on; kNone: of all below.
+    // Stores the magnitude of the pivot, and the largest other one from row k on, but that at
+    // `but`; kNone: of the rows below k.
     const auto tell = [&](Number but) {
       l.Store(pivots, {Place(0), k}, l.Load(best));
       const Memory second = l.Local(carrier, {}, "second");
@@ -516,12 +522,14 @@ const OpInfo kLu = Complete({
     .doc = "The factors of a matrix [m, n] with its rows in the order of `lu_permutation`: below "
            "the diagonal the multipliers, from it on the upper factor. A column of zeros has "
            "multipliers 0. With `rows`, an i32 per row, the pivot of column k is row rows[k] of "
-           "the matrix, or the first that is left where that is none or has been one.",
+           "the matrix, or the first that is left where that is none or has been one; numbers "
+           "from min(m, n) on are not read.",
     .op_class = OpClass::kLinear,
     .operands = "a, rows?",
     .types = LuTypes,
     .work = FactorWork,
     .birth = Birth::kArithmetic,
+    .made_of = MadeOfMatrix,
     .passage = OfMatrix,
     .vjp = LuVjp,
     .evaluate = EvaluateLu,
@@ -532,7 +540,8 @@ const OpInfo kLuPermutation = Complete({
     .name = "lu_permutation",
     .doc = "The row of a matrix [m, n] that each row of its `lu` is: the pivot of a column is the "
            "first largest magnitude, or the first NaN. With `rows`, as for `lu`: the rows that "
-           "would be the pivots by this rule, each behind the given ones before it.",
+           "would be the pivots by this rule, each behind the given ones before it; that is no "
+           "order for `lu_solve`, which takes `rows`.",
     .op_class = OpClass::kLinear,
     .operands = "a, rows?",
     .result = Result::kI32,

@@ -36,6 +36,8 @@ class RegionMaker {
   // `meter` is told of every operation.
   RegionMaker(const NumericalProgram& numerical, const Detection& looks, WorkMeter& meter,
               Plan& plan, Function& function, Records records);
+  RegionMaker(const RegionMaker&) = delete;
+  RegionMaker& operator=(const RegionMaker&) = delete;
 
   // The operations of a region whose arguments have views.
   void Run(const Region& region);

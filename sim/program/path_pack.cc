@@ -1,6 +1,7 @@
 #include "sim/program/path_pack.h"
 
-#include <map>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "sim/op/op_info.h"
@@ -21,25 +22,72 @@ int64_t BitsOf(const PathLayout& layout) {
   return bits;
 }
 
-// A cost may weigh by what it compares, and a guard may keep it from a division by 0: what hangs on
-// the path is named.
-void RefuseIn(const Program& program, const Region& region, const std::string& where,
-              PassBudget& budget) {
-  for (const Op& op : region.ops) {
-    budget.Visit();
-    const bool compares = ComparesTwo(op) && program.IsReal(op.operands[0]);
-    const bool chooses = op.code != OpCode::kCholesky && ChoosesByReals(program, op);
-    const bool pivots = HasPivots(op) && program[op.operands[0]].type.shape[0] > 1;
-    if (compares || chooses || pivots || op.code == OpCode::kIsFinite) {
-      throw PassBudget::Ended{FieldError(
-          "path",
-          absl::StrCat("'", std::string(InfoOf(op.code).name), op.label.empty() ? "" : " of ",
-                       op.label, "' decides by reals in ", where,
-                       "; a path holds what `step` and a stage cost decide, so write it there"))};
-    }
-    for (const Region& nested : op.regions) RefuseIn(program, nested, where, budget);
+// Refuses what decides by reals in a region that no path records. A cost may weigh by what it
+// compares, and a guard may keep it from a division by 0: what hangs on the path is named.
+class Refusal {
+ public:
+  Refusal(const Program& program, std::string where, PassBudget& budget)
+      : program_(program), where_(std::move(where)), budget_(budget) {}
+
+  void OfRegion(const Region& region) {
+    if (Converts(region)) FindConversions(region);
+    Refuse(region);
   }
-}
+
+ private:
+  bool Converts(const Region& region) {
+    for (const Op& op : region.ops) {
+      budget_.Visit();
+      if (op.code == OpCode::kConvert) return true;
+      for (const Region& nested : op.regions) {
+        if (Converts(nested)) return true;
+      }
+    }
+    return false;
+  }
+
+  // As in `step`, a conversion decides where it reaches a predicate, a choice or a place.
+  void FindConversions(const Region& region) {
+    Program alone = program_;
+    alone.step = region;
+    std::vector<bool> predicates = BehindPredicates(alone, &budget_);
+    predicates.resize(alone.values.size());
+    const std::vector<bool> choices = BehindChoices(alone, &budget_);
+    const std::vector<bool> places = BehindPlaces(alone, &budget_);
+    converts_.resize(alone.values.size());
+    for (size_t i = 0; i < converts_.size(); ++i) {
+      converts_[i] = predicates[i] || choices[i] || places[i];
+    }
+  }
+
+  bool Decides(const Op& op) const {
+    if (op.code == OpCode::kIsFinite) return true;
+    if (ComparesTwo(op)) return program_.IsReal(op.operands[0]);
+    if (HasPivots(op)) return program_[op.operands[0]].type.shape[0] > 1;
+    if (op.code == OpCode::kCholesky || !ChoosesByReals(program_, op)) return false;
+    return op.code != OpCode::kConvert || converts_[Index(op.results[0])];
+  }
+
+  void Refuse(const Region& region) {
+    for (const Op& op : region.ops) {
+      budget_.Visit();
+      if (op.code == OpCode::kOwnVjp) continue;
+      if (Decides(op)) {
+        throw PassBudget::Ended{FieldError(
+            "path",
+            absl::StrCat("'", std::string(InfoOf(op.code).name), op.label.empty() ? "" : " of ",
+                         op.label, "' decides by reals in ", where_,
+                         "; a path holds what `step` and a stage cost decide, so write it there"))};
+      }
+      for (const Region& nested : op.regions) Refuse(nested);
+    }
+  }
+
+  const Program& program_;
+  const std::string where_;
+  PassBudget& budget_;
+  std::vector<bool> converts_;  // by value: a conversion that decides gives it
+};
 
 }  // namespace
 
@@ -102,9 +150,9 @@ void AddExport(Program& program, const std::string& name, ValueId value, PassBud
 }
 
 void RefuseDecisionsOutside(const Program& program, PassBudget& budget) {
-  RefuseIn(program, program.initial, "`initial`", budget);
+  Refusal(program, "`initial`", budget).OfRegion(program.initial);
   for (const Objective& objective : program.objectives) {
-    RefuseIn(program, objective.terminal, "the terminal cost", budget);
+    Refusal(program, "the terminal cost", budget).OfRegion(objective.terminal);
   }
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+import numpy as np
+
 Shape = tuple[int, ...]
 
 
@@ -13,7 +15,8 @@ def array_shape(code: str, shapes: Sequence[Shape], attributes: dict[str, Any]) 
         return tuple(attributes["shape"])
     a = shapes[0]
     if code == "transpose":
-        if sorted(attributes["dims"]) != list(range(len(a))):
+        whole = all(isinstance(axis, (int, np.integer)) for axis in attributes["dims"])
+        if not whole or sorted(attributes["dims"]) != list(range(len(a))):
             raise ValueError(f"transpose of shape {a} by dims {attributes['dims']}: each axis once, counted from 0")
         return tuple(a[axis] for axis in attributes["dims"])
     if code == "gather":

@@ -198,8 +198,10 @@ def root(
     known = None if isinstance(scale, Expression) else np.asarray(scale)
     if jacobian is not None and (known is None or np.any(known != 1.0)):
         raise ValueError(f"{b.here()}sg.root with a jacobian and scale={scale!r}: scale is that of differences; leave it out")
-    if known is not None and not np.all(known > 0):
-        raise ValueError(f"{b.here()}scale {scale!r} of sg.root: above 0, as a difference over no distance is NaN")
+    if known is not None and known.dtype.kind not in "iuf":
+        raise TypeError(f"{b.here()}scale {scale!r} of sg.root: a number, or one for each of x")
+    if known is not None and not np.all(np.isfinite(known) & (known > 0)):
+        raise ValueError(f"{b.here()}scale {scale!r} of sg.root: above 0 and finite, else every difference is NaN")
     forms = [b.value(x) for x in _listed(start)]
     count = sum(x.size for x in forms)
 

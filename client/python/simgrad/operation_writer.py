@@ -222,7 +222,7 @@ class OperationWriter:
     def _array(
         self, code: str, element: int | None, *operands: Any, **attributes: Any
     ) -> Expression:
-        if operands and operands[-1] is None:  # one that may be left out
+        if code in _WITH_ROWS and operands[-1] is None:
             operands = operands[:-1]
         indices = _INDICES.get(code, ())
         others = [x for i, x in enumerate(operands) if i not in indices]
@@ -454,6 +454,9 @@ def type_text(x: Expression) -> str:
 
 # Operations along just one axis.
 _ALONG_ONE = frozenset(("argsort", "gather", "scatter", "iota", "reduce_max", "reduce_min", "argmax", "argmin"))
+
+# Operations whose last operand may be left out.
+_WITH_ROWS = ("lu", "lu_permutation")
 
 # The operands that are indices: Python's numbers are integers there.
 _INDICES = {

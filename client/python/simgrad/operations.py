@@ -347,14 +347,15 @@ class Operations(OperationWriter):
         """The factors of a matrix [m, n] with its rows in the order of `lu_permutation`:
         below the diagonal the multipliers, from it on the upper factor. A column of
         zeros has multipliers 0. With `rows`, an i32 per row, the pivot of column k is
-        row rows[k] of the matrix, if it is one and has not been a pivot."""
+        row rows[k] of the matrix, or the first that is left where that is none or has
+        been one; numbers from min(m, n) on are not read."""
         return self._array("lu", None, a, rows)
 
     def lu_permutation(self, a: Any, rows: Any = None) -> Expression:
         """The row of a matrix [m, n] that each row of its `lu` is: the pivot of a column
         is the first largest magnitude, or the first NaN. With `rows`, as for `lu`: the
         rows that would be the pivots by this rule, each behind the given ones before
-        it."""
+        it; that is no order for `lu_solve`, which takes `rows`."""
         return self._array("lu_permutation", I32, a, rows)
 
     def lu_solve(

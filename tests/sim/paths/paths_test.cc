@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -505,6 +506,53 @@ TEST(Paths, AreRefusedWhereACostDecidesByReals) {
             std::string::npos)
       << refused.status();
   EXPECT_TRUE(Lower(*world, policy, "", std::nullopt, nullptr, {.path = PathUse::kRecorded}).ok());
+}
+
+// What a terminal cost decides by reals has no path, as what `step` decides so has one.
+TEST(Paths, AreRefusedWhereACostPivotsConvertsOrAsksForFiniteNumbers) {
+  const auto refused = [](const std::function<Var(Builder&, const Var&)>& cost) {
+    Builder b("cost");
+    b.program().level = TestLevel::kAll;
+    const Var x = b.State("x", {4});
+    b.SetNext({0.5 * x});
+    b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+      return b.Reduce(OpCode::kSum, cost(b, states[0]));
+    });
+    const auto world = b.Finish();
+    EXPECT_TRUE(world.ok()) << world.status();
+    const auto lowered = Lower(*world, tests::PolicyOf({.preset = "f32"}), "end", std::nullopt,
+                               nullptr, {.path = PathUse::kRecorded});
+    return FieldOf(lowered.status()) == "path" ? std::string(lowered.status().message()) : "";
+  };
+  const auto square = [](Builder& b, const Var& x) { return b.Reshape(x, {2, 2}); };
+  EXPECT_NE(refused([&](Builder& b, const Var& x) {
+              return b.Reshape(b.Do(OpCode::kLu, {square(b, x)}), {4});
+            }).find("'lu' decides by reals"),
+            std::string::npos);
+  EXPECT_NE(refused([&](Builder& b, const Var& x) {
+              return b.Reshape(b.Do(OpCode::kSolve, {square(b, x), square(b, x)}), {4});
+            }).find("'lu' decides by reals"),
+            std::string::npos);
+  EXPECT_NE(refused([&](Builder& b, const Var& x) {
+              return Select(b.Apply(OpCode::kIsFinite, {x}), x, 0.5 * x);
+            }).find("'is_finite' decides by reals"),
+            std::string::npos);
+  EXPECT_NE(refused([&](Builder& b, const Var& x) {
+              Attributes along;
+              along.axes = {0};
+              along.bounds = Bounds::kClip;
+              return b.Do(OpCode::kGather, {x, b.Convert(x, ElementType::kI32)}, along);
+            }).find("'convert' decides by reals"),
+            std::string::npos);
+  // It weighs, and chooses nothing; and a matrix of one row leaves nothing to choose.
+  EXPECT_EQ(refused([&](Builder& b, const Var& x) {
+              return x * b.Convert(b.Convert(x, ElementType::kI32), ElementType::kReal);
+            }),
+            "");
+  EXPECT_EQ(refused([&](Builder& b, const Var& x) {
+              return b.Reshape(b.Do(OpCode::kLu, {b.Reshape(x, {1, 4})}), {4});
+            }),
+            "");
 }
 
 TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
