@@ -194,7 +194,7 @@ TEST_P(MarginsByElement, OfRandomProgramsAreThoseThatTheDiagnosticsCount) {
   }
   EXPECT_GT(counted, 20 * cases);
   EXPECT_GT(smallest, 2 * cases);
-  EXPECT_GT(in_loops, 5 * cases);
+  EXPECT_GT(in_loops, 4 * cases);
 }
 
 // A test of each kind of place: at the top with a guard, in the body of a loop, as what stops it,
