@@ -200,6 +200,22 @@ Observed Taken(std::shared_ptr<Executor> executor, const Program& world, const s
   return *std::move(run);
 }
 
+// A recorded run is the plain one, and a run along its own path as well.
+void ExpectItsBits(const std::shared_ptr<Executor>& executor, const Program& world,
+                   const std::string& preset) {
+  const auto plain = Observe(executor, MixedWork(world, preset, PathUse::kNone, nullptr));
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  Tensor path;
+  const Observed recorded = Taken(executor, world, preset, path);
+  EXPECT_EQ(FirstDifference(*plain, recorded), std::nullopt);
+  const Work work = MixedWork(world, preset, PathUse::kForced, &path);
+  const auto forced = Observe(executor, work);
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  const size_t inputs = world.inputs.size();
+  EXPECT_EQ(FirstDifference(Numbers(*plain, inputs), Numbers(*forced, inputs)), std::nullopt);
+  EXPECT_EQ(Disagreements(work, *forced), 0u);
+}
+
 class PathsOfMixed : public testing::TestWithParam<bool> {
  protected:
   static std::shared_ptr<Executor> Chosen() { return GetParam() ? MakeCpuExecutor() : Reference(); }
@@ -231,17 +247,7 @@ TEST_P(PathsOfMixed, OfAnotherFormatAreFollowedInEveryDecision) {
 TEST_P(PathsOfMixed, OfItsOwnGiveItsBits) {
   const Program world = Mixed(0.05);
   for (const std::string preset : {"f64", "bf16_unsafe"}) {
-    const auto plain = Observe(Chosen(), MixedWork(world, preset, PathUse::kNone, nullptr));
-    ASSERT_TRUE(plain.ok()) << plain.status();
-    Tensor path;
-    const Observed recorded = Taken(Chosen(), world, preset, path);
-    EXPECT_EQ(FirstDifference(*plain, recorded), std::nullopt);
-    const Work work = MixedWork(world, preset, PathUse::kForced, &path);
-    const auto forced = Observe(Chosen(), work);
-    ASSERT_TRUE(forced.ok()) << forced.status();
-    const size_t inputs = world.inputs.size();
-    EXPECT_EQ(FirstDifference(Numbers(*plain, inputs), Numbers(*forced, inputs)), std::nullopt);
-    EXPECT_EQ(Disagreements(work, *forced), 0u);
+    ExpectItsBits(Chosen(), world, preset);
   }
 }
 
@@ -325,17 +331,7 @@ TEST_P(PathsOfPivots, OfItsOwnGiveItsBits) {
   for (const TestLevel level : {TestLevel::kDeclared, TestLevel::kAll}) {
     const Program world = Pivoting(level);
     for (const std::string preset : {"f64", "bf16_unsafe", "bf16_safe"}) {
-      const auto plain = Observe(Chosen(), MixedWork(world, preset, PathUse::kNone, nullptr));
-      ASSERT_TRUE(plain.ok()) << plain.status();
-      Tensor path;
-      const Observed recorded = Taken(Chosen(), world, preset, path);
-      EXPECT_EQ(FirstDifference(*plain, recorded), std::nullopt);
-      const Work work = MixedWork(world, preset, PathUse::kForced, &path);
-      const auto forced = Observe(Chosen(), work);
-      ASSERT_TRUE(forced.ok()) << forced.status();
-      const size_t inputs = world.inputs.size();
-      EXPECT_EQ(FirstDifference(Numbers(*plain, inputs), Numbers(*forced, inputs)), std::nullopt);
-      EXPECT_EQ(Disagreements(work, *forced), 0u);
+      ExpectItsBits(Chosen(), world, preset);
     }
   }
 }
