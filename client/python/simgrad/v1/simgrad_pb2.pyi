@@ -46,6 +46,68 @@ class AdjointSolves(_message.Message):
     turns: int
     def __init__(self, site: _Optional[str] = ..., solves: _Optional[int] = ..., turns: _Optional[int] = ..., most_turns: _Optional[int] = ..., capped: _Optional[int] = ..., residual: _Optional[float] = ...) -> None: ...
 
+class ComparePart(_message.Message):
+    __slots__ = ["backward", "comparison", "diagnostics", "gradient", "header", "piece", "progress", "rollout", "trajectory"]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    COMPARISON_FIELD_NUMBER: _ClassVar[int]
+    DIAGNOSTICS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    TRAJECTORY_FIELD_NUMBER: _ClassVar[int]
+    backward: _diagnostics_pb2.BackwardBlock
+    comparison: Comparison
+    diagnostics: _diagnostics_pb2.DiagnosticsBlock
+    gradient: GradientResult
+    header: StreamHeader
+    piece: TensorPiece
+    progress: Progress
+    rollout: RolloutResult
+    trajectory: TrajectoryChunk
+    def __init__(self, header: _Optional[_Union[StreamHeader, _Mapping]] = ..., diagnostics: _Optional[_Union[_diagnostics_pb2.DiagnosticsBlock, _Mapping]] = ..., trajectory: _Optional[_Union[TrajectoryChunk, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., piece: _Optional[_Union[TensorPiece, _Mapping]] = ..., gradient: _Optional[_Union[GradientResult, _Mapping]] = ..., backward: _Optional[_Union[_diagnostics_pb2.BackwardBlock, _Mapping]] = ..., rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., comparison: _Optional[_Union[Comparison, _Mapping]] = ...) -> None: ...
+
+class CompareRequest(_message.Message):
+    __slots__ = ["gradient", "rollout", "variants", "without_paths"]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PATHS_FIELD_NUMBER: _ClassVar[int]
+    gradient: GradientRequest
+    rollout: RolloutRequest
+    variants: _containers.RepeatedCompositeFieldContainer[Variant]
+    without_paths: bool
+    def __init__(self, rollout: _Optional[_Union[RolloutRequest, _Mapping]] = ..., gradient: _Optional[_Union[GradientRequest, _Mapping]] = ..., variants: _Optional[_Iterable[_Union[Variant, _Mapping]]] = ..., without_paths: bool = ...) -> None: ...
+
+class CompareResponse(_message.Message):
+    __slots__ = ["parts"]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[ComparePart]
+    def __init__(self, parts: _Optional[_Iterable[_Union[ComparePart, _Mapping]]] = ...) -> None: ...
+
+class Comparison(_message.Message):
+    __slots__ = ["by_path", "differences", "first_elements", "first_sites", "first_steps", "instances", "parted", "sites", "unlike"]
+    BY_PATH_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SITES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEPS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    PARTED_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    UNLIKE_FIELD_NUMBER: _ClassVar[int]
+    by_path: bool
+    differences: _containers.RepeatedCompositeFieldContainer[FieldDifference]
+    first_elements: bytes
+    first_sites: bytes
+    first_steps: bytes
+    instances: int
+    parted: int
+    sites: _containers.RepeatedCompositeFieldContainer[SiteComparison]
+    unlike: str
+    def __init__(self, by_path: bool = ..., unlike: _Optional[str] = ..., instances: _Optional[int] = ..., parted: _Optional[int] = ..., first_steps: _Optional[bytes] = ..., first_sites: _Optional[bytes] = ..., first_elements: _Optional[bytes] = ..., sites: _Optional[_Iterable[_Union[SiteComparison, _Mapping]]] = ..., differences: _Optional[_Iterable[_Union[FieldDifference, _Mapping]]] = ...) -> None: ...
+
 class ConfigSchema(_message.Message):
     __slots__ = ["default_value", "description", "name", "type", "words"]
     DEFAULT_VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +230,18 @@ class DiagnosticsOptions(_message.Message):
     margins: _containers.RepeatedScalarFieldContainer[str]
     stride: int
     def __init__(self, level: _Optional[_Union[DiagnosticsLevel, str]] = ..., stride: _Optional[int] = ..., margins: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FieldDifference(_message.Message):
+    __slots__ = ["at", "field", "largest", "relative"]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    at: int
+    field: str
+    largest: float
+    relative: float
+    def __init__(self, field: _Optional[str] = ..., largest: _Optional[float] = ..., relative: _Optional[float] = ..., at: _Optional[int] = ...) -> None: ...
 
 class FieldInfo(_message.Message):
     __slots__ = ["dtype", "name", "shape", "times"]
@@ -370,7 +444,7 @@ class KeptRun(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["kept_run_seconds", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operands", "max_lowered_operations", "max_lowered_text_bytes", "max_lowered_visits", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_permuted_numbers", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_upload_bytes", "max_uploaded_bytes", "max_values", "uploaded_seconds"]
+    __slots__ = ["kept_run_seconds", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operands", "max_lowered_operations", "max_lowered_text_bytes", "max_lowered_visits", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_permuted_numbers", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_upload_bytes", "max_uploaded_bytes", "max_values", "max_variants", "uploaded_seconds"]
     KEPT_RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -401,6 +475,7 @@ class Limits(_message.Message):
     MAX_UPLOADED_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_UPLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_VALUES_FIELD_NUMBER: _ClassVar[int]
+    MAX_VARIANTS_FIELD_NUMBER: _ClassVar[int]
     UPLOADED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     kept_run_seconds: float
     max_depth: int
@@ -432,8 +507,9 @@ class Limits(_message.Message):
     max_upload_bytes: int
     max_uploaded_bytes: int
     max_values: int
+    max_variants: int
     uploaded_seconds: float
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ..., max_lowered_text_bytes: _Optional[int] = ..., max_lowered_operands: _Optional[int] = ..., max_lowered_visits: _Optional[int] = ..., max_permuted_numbers: _Optional[int] = ..., max_upload_bytes: _Optional[int] = ..., max_uploaded_bytes: _Optional[int] = ..., uploaded_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ..., max_lowered_text_bytes: _Optional[int] = ..., max_lowered_operands: _Optional[int] = ..., max_lowered_visits: _Optional[int] = ..., max_permuted_numbers: _Optional[int] = ..., max_upload_bytes: _Optional[int] = ..., max_uploaded_bytes: _Optional[int] = ..., uploaded_seconds: _Optional[float] = ..., max_variants: _Optional[int] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []
@@ -660,6 +736,20 @@ class ServerInfo(_message.Message):
     worlds: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, version: _Optional[str] = ..., revision: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., worlds: _Optional[_Iterable[str]] = ..., presets: _Optional[_Iterable[str]] = ..., orders: _Optional[_Iterable[str]] = ..., port: _Optional[int] = ..., metrics_port: _Optional[int] = ..., default_device: _Optional[str] = ...) -> None: ...
 
+class SiteComparison(_message.Message):
+    __slots__ = ["flips", "parted", "reference_count", "site", "variant_count"]
+    FLIPS_FIELD_NUMBER: _ClassVar[int]
+    PARTED_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    flips: int
+    parted: int
+    reference_count: int
+    site: str
+    variant_count: int
+    def __init__(self, site: _Optional[str] = ..., parted: _Optional[int] = ..., flips: _Optional[int] = ..., reference_count: _Optional[int] = ..., variant_count: _Optional[int] = ...) -> None: ...
+
 class StreamHeader(_message.Message):
     __slots__ = ["device", "instances", "path", "program", "request_id", "revision", "server_version", "steps", "trajectory"]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -739,6 +829,26 @@ class UploadResponse(_message.Message):
     ref: bytes
     seconds: float
     def __init__(self, ref: _Optional[bytes] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class Variant(_message.Message):
+    __slots__ = ["controls", "data", "initial", "params", "policy", "seed", "steps", "world"]
+    CONTROLS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_FIELD_NUMBER: _ClassVar[int]
+    PARAMS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    controls: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    data: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    initial: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    params: _containers.RepeatedCompositeFieldContainer[NamedTensor]
+    policy: _policy_pb2.Policy
+    seed: int
+    steps: int
+    world: World
+    def __init__(self, policy: _Optional[_Union[_policy_pb2.Policy, _Mapping]] = ..., world: _Optional[_Union[World, _Mapping]] = ..., steps: _Optional[int] = ..., seed: _Optional[int] = ..., initial: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., params: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., controls: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., data: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ...) -> None: ...
 
 class VjpRequest(_message.Message):
     __slots__ = ["clip_norm", "cotangents", "handle", "loops", "reduction", "return_tree", "weights", "wrt"]

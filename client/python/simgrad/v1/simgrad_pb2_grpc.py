@@ -44,6 +44,11 @@ class SimgradStub(object):
                 request_serializer=simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.SerializeToString,
                 response_deserializer=simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.FromString,
                 )
+        self.Compare = channel.unary_stream(
+                '/simgrad.v1.Simgrad/Compare',
+                request_serializer=simgrad_dot_v1_dot_simgrad__pb2.CompareRequest.SerializeToString,
+                response_deserializer=simgrad_dot_v1_dot_simgrad__pb2.CompareResponse.FromString,
+                )
         self.Upload = channel.stream_unary(
                 '/simgrad.v1.Simgrad/Upload',
                 request_serializer=simgrad_dot_v1_dot_simgrad__pb2.UploadRequest.SerializeToString,
@@ -96,6 +101,16 @@ class SimgradServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Compare(self, request, context):
+        """One piece of work in several variants, one run after the other: the work as it stands, which is the
+        reference, then each variant. The parts of a run follow each other as those of Rollout or Gradient
+        do, with its bits; behind each variant's stands how it differs from the reference. All variants are
+        checked before the first runs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Upload(self, request_iterator, context):
         """Content that later requests of the same caller to the same server name by its SHA-256, instead of
         sending it: Tensor.ref, World.program_ref. Such a request has the bits and the errors of one that
@@ -137,6 +152,11 @@ def add_SimgradServicer_to_server(servicer, server):
                     servicer.Vjp,
                     request_deserializer=simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.FromString,
                     response_serializer=simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.SerializeToString,
+            ),
+            'Compare': grpc.unary_stream_rpc_method_handler(
+                    servicer.Compare,
+                    request_deserializer=simgrad_dot_v1_dot_simgrad__pb2.CompareRequest.FromString,
+                    response_serializer=simgrad_dot_v1_dot_simgrad__pb2.CompareResponse.SerializeToString,
             ),
             'Upload': grpc.stream_unary_rpc_method_handler(
                     servicer.Upload,
@@ -252,6 +272,23 @@ class Simgrad(object):
         return grpc.experimental.unary_stream(request, target, '/simgrad.v1.Simgrad/Vjp',
             simgrad_dot_v1_dot_simgrad__pb2.VjpRequest.SerializeToString,
             simgrad_dot_v1_dot_simgrad__pb2.GradientResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Compare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/simgrad.v1.Simgrad/Compare',
+            simgrad_dot_v1_dot_simgrad__pb2.CompareRequest.SerializeToString,
+            simgrad_dot_v1_dot_simgrad__pb2.CompareResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 
