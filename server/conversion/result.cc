@@ -325,6 +325,24 @@ std::vector<v1::TensorPiece> SplitOff(v1::GradientResult& result, int64_t max_by
   return Split(std::move(fields), size, max_bytes);
 }
 
+std::vector<v1::TensorPiece> SplitOff(v1::Comparison& comparison, int64_t max_bytes) {
+  const int64_t size = static_cast<int64_t>(comparison.ByteSizeLong());
+  if (size <= max_bytes) return {};
+  std::vector<Splittable> fields;
+  const auto add = [&](const char* name, std::string* data) {
+    fields.push_back({name, static_cast<int64_t>(data->size()),
+                      [data] { return std::exchange(*data, std::string()); }});
+  };
+  add("comparison.first_steps", comparison.mutable_first_steps());
+  add("comparison.first_sites", comparison.mutable_first_sites());
+  add("comparison.first_elements", comparison.mutable_first_elements());
+  return Split(std::move(fields), size, max_bytes);
+}
+
+std::string GradientField(const sim::Input& input) {
+  return absl::StrCat("gradient.", validation::KindName(ToProto(input.kind)), ".", input.name);
+}
+
 std::vector<v1::TensorPiece> Pieces(const std::string& field, const std::string& data,
                                     int64_t max_bytes) {
   std::vector<v1::TensorPiece> pieces;

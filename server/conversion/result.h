@@ -21,6 +21,10 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
 // Takes out of the answer what does not fit into `max_bytes`, largest first.
 std::vector<v1::TensorPiece> SplitOff(v1::RolloutResult& result, int64_t max_bytes);
 std::vector<v1::TensorPiece> SplitOff(v1::GradientResult& result, int64_t max_bytes);
+std::vector<v1::TensorPiece> SplitOff(v1::Comparison& comparison, int64_t max_bytes);
+
+// The name of a gradient in pieces and comparisons: "gradient.param.k".
+std::string GradientField(const sim::Input& input);
 
 // `data` as pieces of at most `max_bytes`.
 std::vector<v1::TensorPiece> Pieces(const std::string& field, const std::string& data,

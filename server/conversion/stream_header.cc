@@ -11,6 +11,7 @@ v1::StreamHeader StreamHeaderToProto(const std::vector<Recorded>& recorded, int6
   header.set_instances(instances);
   header.set_steps(steps);
   for (const Recorded& field : recorded) {
+    if (!field.is_sent) continue;
     v1::FieldInfo* info = header.add_trajectory();
     info->set_name(field.name);
     info->set_dtype(ToProto(field.dtype));

@@ -57,6 +57,7 @@ std::vector<v1::TrajectoryChunk> TrajectoryOfChunk(const std::vector<Recorded>& 
   size_t exported = 0;
   for (const Recorded& field : recorded) {
     const sim::Tensor& values = field.is_state ? chunk.states[state++] : chunk.exports[exported++];
+    if (!field.is_sent) continue;
     const int64_t first = chunk.diagnostics.first_step + (field.is_state ? 1 : 0);
     for (v1::TrajectoryChunk& part : TrajectoryChunks(field, values, instances, first,
                                                       chunk.diagnostics.steps, max_data_bytes)) {

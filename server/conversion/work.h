@@ -48,6 +48,7 @@ struct Recorded {
   int32_t index = 0;  // state input, or export
   sim::DType dtype = sim::DType::kF64;
   sim::Shape shape;  // of one instance at one time
+  bool is_sent = true;
 };
 std::vector<Recorded> RecordedFields(const v1::RolloutSpec& spec,
                                      const sim::NumericalProgram& program);

@@ -30,7 +30,8 @@ Rows Product(const std::vector<Values>& labels) {
 }
 
 const Rows kOne = {{}};
-const Values kStreams = {"Rollout", "Gradient", "Vjp"};
+const Values kStreams = {"Rollout", "Gradient", "Vjp", "Compare"};
+const Values kRunModes = {"rollout", "gradient", "vjp", "compare"};
 const Values kRoles = {"state",   "dynamics",  "solver", "termination", "event",
                        "network", "objective", "tape",   "adjoint",     "gradient"};
 const Values kPhases = {"input", "forward", "adjoint"};
@@ -190,21 +191,21 @@ void AddWork(std::vector<Family>& all) {
                  {"direction"},
                  Product({{"forward", "recompute", "adjoint"}}),
                  {}});
-  all.push_back(
-      {"simgrad_rollouts_total",
-       kCounter,
-       kWorld,
-       "Requests that were admitted, by end.",
-       {"mode", "outcome"},
-       Product({{"rollout", "gradient", "vjp"}, {"ok", "failed", "cancelled", "expired"}}),
-       {}});
-  all.push_back({"simgrad_instances_total",
+  all.push_back({"simgrad_rollouts_total",
                  kCounter,
                  kWorld,
-                 "Instances of admitted requests; of vjp, of each cotangent.",
-                 {"mode"},
-                 Product({{"rollout", "gradient", "vjp"}}),
+                 "Requests that were admitted, by end; of compare, each of its runs that began.",
+                 {"mode", "outcome"},
+                 Product({kRunModes, {"ok", "failed", "cancelled", "expired"}}),
                  {}});
+  all.push_back(
+      {"simgrad_instances_total",
+       kCounter,
+       kWorld,
+       "Instances of admitted requests; of vjp, of each cotangent; of compare, of each run.",
+       {"mode"},
+       Product({kRunModes}),
+       {}});
 }
 
 // Adds the families of load: what is in use, and how much there is.
@@ -380,6 +381,22 @@ void AddSites(std::vector<Family>& all) {
                  {},
                  kOne,
                  {}});
+  all.push_back({"simgrad_path_comparisons_total",
+                 kCounter,
+                 kServer,
+                 "Instances whose path was compared with that of the same instance in another run, "
+                 "by Compare.",
+                 {"result"},
+                 Product({{"equal", "diverged"}}),
+                 {}});
+  all.push_back(
+      {"simgrad_path_flips_total",
+       kCounter,
+       kSite,
+       "Decisions that differed between two runs that were compared: of elements, in all steps.",
+       {},
+       kOne,
+       {}});
 }
 
 void AddNumbers(std::vector<Family>& all) {

@@ -18,6 +18,7 @@ enum class Scope {
   kWorld,            // world
   kTerminationSite,  // world, site: declared pairs only
   kEventSite,        // world, site: declared pairs only
+  kSite,             // world, site: both of these
   kProcess,          // none; read from the operating system at each scrape
   kGpu,              // none; read from the devices at each scrape
   kLoad,             // none; read from the scheduler at each scrape

@@ -25,6 +25,7 @@ std::string ScopeLabels(Scope scope) {
       return "`world`";
     case Scope::kTerminationSite:
     case Scope::kEventSite:
+    case Scope::kSite:
       return "`world`, `site`";
     default:
       return "";

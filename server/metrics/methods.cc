@@ -31,7 +31,7 @@ const std::vector<Method>& Methods() {
       {"GetServerInfo", "unary", kQuickCodes},   {"ListWorlds", "unary", kQuickCodes},
       {"DescribeProgram", "unary", kWorkCodes},  {"Rollout", "server_stream", kWorkCodes},
       {"Gradient", "server_stream", kWorkCodes}, {"Vjp", "server_stream", kVjpCodes},
-      {"Upload", "client_stream", kQuickCodes},
+      {"Compare", "server_stream", kWorkCodes},  {"Upload", "client_stream", kQuickCodes},
   };
   return *methods;
 }

@@ -17,6 +17,9 @@ struct WorldLabels {
   std::vector<std::string> event_sites;
 };
 
+// Loops, then tests, each name once.
+std::vector<std::string> AllSites(const WorldLabels& world);
+
 // Label names and values of every series of a family, in order.
 using LabelSet = std::vector<std::pair<std::string, std::string>>;
 std::vector<LabelSet> SeriesOf(const Family& family, const std::vector<WorldLabels>& worlds);

@@ -118,6 +118,9 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
   for (const char* result : {"hit", "miss", "failed"}) {
     program_cache[result] = registry_.Counter("simgrad_program_cache_total", {result});
   }
+  for (const std::string result : {"equal", "diverged"}) {
+    path_comparisons[result] = registry_.Counter("simgrad_path_comparisons_total", {result});
+  }
   for (const char* reason : {"limit", "ttl", "released"}) {
     tape_evictions[reason] = registry_.Counter("simgrad_tape_evictions_total", {reason});
   }

@@ -88,12 +88,13 @@ class ServerMetrics {
   GuardedGauge tls_certificate_expiry;  // Unix seconds; 0 without TLS
   GuardedCounter certificate_reload_failures, token_reload_failures;
   GuardedHistogram queue_wait_seconds;
-  std::map<std::string, GuardedCounter> queue_rejected;   // by reason
-  std::array<GuardedCounter, 2> stream_dropped;           // [Dropped]
-  std::array<GuardedHistogram, 2> batch_instances;        // forward, adjoint
-  std::map<std::string, GuardedHistogram> phase_seconds;  // by phase
-  std::map<std::string, GuardedCounter> program_cache;    // by result
-  std::map<std::string, GuardedCounter> tape_evictions;   // by reason
+  std::map<std::string, GuardedCounter> queue_rejected;    // by reason
+  std::array<GuardedCounter, 2> stream_dropped;            // [Dropped]
+  std::array<GuardedHistogram, 2> batch_instances;         // forward, adjoint
+  std::map<std::string, GuardedHistogram> phase_seconds;   // by phase
+  std::map<std::string, GuardedCounter> program_cache;     // by result
+  std::map<std::string, GuardedCounter> path_comparisons;  // by result
+  std::map<std::string, GuardedCounter> tape_evictions;    // by reason
   // By sim::CompileQuality.
   std::array<GuardedCounter, 2> kernel_compiles;
   std::array<GuardedHistogram, 2> kernel_compile_seconds;

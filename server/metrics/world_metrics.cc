@@ -109,7 +109,7 @@ void EventMetrics::Record(const std::vector<sim::EventStep>& steps) {
 
 WorldMetrics MakeWorldMetrics(const Registry& registry, const WorldLabels& labels) {
   WorldMetrics metrics;
-  const std::array<std::string, kModes> modes = {"rollout", "gradient", "vjp"};
+  const std::array<std::string, kModes> modes = {"rollout", "gradient", "vjp", "compare"};
   for (size_t mode = 0; mode < modes.size(); ++mode) {
     for (int outcome = 0; outcome < 4; ++outcome) {
       metrics.rollouts[mode][outcome] =
@@ -132,7 +132,14 @@ WorldMetrics MakeWorldMetrics(const Registry& registry, const WorldLabels& label
     metrics.events[site] = {registry.Counter("simgrad_events_total", {labels.world, site}),
                             registry.Counter("simgrad_event_changes_total", {labels.world, site})};
   }
+  for (const std::string& site : AllSites(labels)) {
+    metrics.path_flips[site] = registry.Counter("simgrad_path_flips_total", {labels.world, site});
+  }
   return metrics;
+}
+
+void AddFlips(WorldMetrics& world, const std::string& site, uint64_t flips) {
+  if (GuardedCounter* counter = Find(world.path_flips, site)) counter->Add(flips);
 }
 
 SiteHandles HandlesOf(WorldMetrics& world, const std::vector<sim::Site>& sites) {

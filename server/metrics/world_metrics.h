@@ -15,8 +15,8 @@
 
 namespace simgrad::server::metrics {
 
-enum class Mode : uint8_t { kRollout, kGradient, kVjp };
-inline constexpr size_t kModes = 3;
+enum class Mode : uint8_t { kRollout, kGradient, kVjp, kCompare };
+inline constexpr size_t kModes = 4;
 enum class Outcome : uint8_t { kOk, kFailed, kCancelled, kExpired };
 std::string OutcomeName(Outcome outcome);
 
@@ -41,6 +41,7 @@ struct WorldMetrics {
   GuardedHistogram gradient_norm;
   std::map<std::string, TerminationMetrics> terminations;  // by site
   std::map<std::string, EventMetrics> events;
+  std::map<std::string, GuardedCounter> path_flips;
 };
 
 WorldMetrics MakeWorldMetrics(const Registry& registry, const WorldLabels& labels);
@@ -52,6 +53,10 @@ struct SiteHandles {
   std::vector<EventMetrics*> events;
 };
 SiteHandles HandlesOf(WorldMetrics& world, const std::vector<sim::Site>& sites);
+
+// Decisions at a site that two runs took otherwise. A site that the world does not declare counts as
+// "custom" does where there is one.
+void AddFlips(WorldMetrics& world, const std::string& site, uint64_t flips);
 
 // Counts per bucket, with their sum: from what the executor kept of each step. Iterations are kept
 // in the buckets of the metric, margins in finer ones.

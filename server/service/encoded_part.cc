@@ -20,6 +20,16 @@ static_assert(kDiagnostics == int{v1::GradientPart::kDiagnosticsFieldNumber});
 static_assert(kTrajectory == int{v1::GradientPart::kTrajectoryFieldNumber});
 static_assert(kProgress == int{v1::GradientPart::kProgressFieldNumber});
 static_assert(kPiece == int{v1::GradientPart::kPieceFieldNumber});
+static_assert(kParts == int{v1::CompareResponse::kPartsFieldNumber});
+static_assert(kHeader == int{v1::ComparePart::kHeaderFieldNumber});
+static_assert(kDiagnostics == int{v1::ComparePart::kDiagnosticsFieldNumber});
+static_assert(kTrajectory == int{v1::ComparePart::kTrajectoryFieldNumber});
+static_assert(kProgress == int{v1::ComparePart::kProgressFieldNumber});
+static_assert(kPiece == int{v1::ComparePart::kPieceFieldNumber});
+static_assert(int{v1::GradientPart::kBackwardFieldNumber} ==
+              int{v1::ComparePart::kBackwardFieldNumber});
+static_assert(int{v1::GradientPart::kResultFieldNumber} ==
+              int{v1::ComparePart::kGradientFieldNumber});
 
 // A field of `length` bytes begins with its number, below 16, the type of everything that has a
 // length, and the length.
@@ -64,6 +74,12 @@ EncodedPart Encoded(const v1::BackwardBlock& part) {
 }
 EncodedPart Encoded(const v1::GradientResult& part) {
   return {Enclosed(v1::GradientPart::kResultFieldNumber, "", part), true};
+}
+EncodedPart EncodedOfCompare(const v1::RolloutResult& part) {
+  return {Enclosed(v1::ComparePart::kRolloutFieldNumber, "", part), true};
+}
+EncodedPart Encoded(const v1::Comparison& part) {
+  return {Enclosed(v1::ComparePart::kComparisonFieldNumber, "", part)};
 }
 EncodedPart Encoded(const v1::StreamHeader& part) { return Encoded("", part); }
 EncodedPart Encoded(const std::string& program, const v1::StreamHeader& part) {

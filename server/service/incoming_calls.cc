@@ -58,6 +58,7 @@ IncomingCalls::IncomingCalls(const IncomingShared& shared, SimgradService& servi
   stream("Rollout", &SimgradService::Rollout);
   stream("Gradient", &SimgradService::Gradient);
   stream("Vjp", &SimgradService::Vjp);
+  stream("Compare", &SimgradService::Compare);
   unary("Upload", true, &SimgradService::Upload, service.max_upload_bytes());
   none_ = {"", Of::kNone, false,
            [](const ServiceCall&, UnaryAnswer& answer) {

@@ -20,9 +20,10 @@ template <class Base>
 using GenericUnaries =
     v1::Simgrad::WithGenericMethod_GetServerInfo<v1::Simgrad::WithGenericMethod_ListWorlds<
         v1::Simgrad::WithGenericMethod_DescribeProgram<Base>>>;
-using GenericMethods = v1::Simgrad::WithGenericMethod_Rollout<
-    v1::Simgrad::WithGenericMethod_Gradient<v1::Simgrad::WithGenericMethod_Vjp<
-        v1::Simgrad::WithGenericMethod_Upload<GenericUnaries<v1::Simgrad::Service>>>>>;
+using GenericMethods =
+    v1::Simgrad::WithGenericMethod_Rollout<v1::Simgrad::WithGenericMethod_Gradient<
+        v1::Simgrad::WithGenericMethod_Vjp<v1::Simgrad::WithGenericMethod_Compare<
+            v1::Simgrad::WithGenericMethod_Upload<GenericUnaries<v1::Simgrad::Service>>>>>>;
 
 // The service's name, for reflection; what its methods do is a matter of IncomingCalls.
 class SimgradName final : public GenericMethods {

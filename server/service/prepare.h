@@ -40,6 +40,8 @@ struct PrepareControl {
   std::function<bool(int64_t bytes)> take_numbers;
 };
 
+class Variants;
+
 struct PreparedWork {
   std::shared_ptr<const conversion::CachedProgram> program;
   sim::Work work;
@@ -48,6 +50,7 @@ struct PreparedWork {
   // The run that a Vjp reverses, for each of these cotangents; `work` has none of them.
   std::shared_ptr<const sim::KeptRun> kept;
   std::vector<sim::Cotangents> cotangents;
+  std::shared_ptr<Variants> variants;  // of a Compare, whose reference this is
   std::vector<conversion::Recorded> recorded;
   conversion::NonFiniteInputs nonfinite_inputs;
   int64_t memory_bytes = 0;  // of the work and its answer

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -38,18 +39,18 @@ bool Has(const google::protobuf::RepeatedPtrField<v1::Cotangent>& cotangents) {
   return false;
 }
 
+bool Has(const v1::Variant& variant) {
+  return Has(variant.world()) || Has(variant.initial()) || Has(variant.params()) ||
+         Has(variant.controls()) || Has(variant.data());
+}
+
 class Resolver {
  public:
   Resolver(const ReferenceOptions& options, size_t request_bytes)
       : options_(options), room_(options.max_request_bytes - static_cast<int64_t>(request_bytes)) {}
 
   absl::Status Spec(v1::RolloutSpec& spec) {
-    absl::Status status = absl::OkStatus();
-    if (Has(spec.world())) status = World(*spec.mutable_world(), "spec.world");
-    if (status.ok()) status = Tensors(*spec.mutable_initial(), "spec.initial");
-    if (status.ok()) status = Tensors(*spec.mutable_params(), "spec.params");
-    if (status.ok()) status = Tensors(*spec.mutable_controls(), "spec.controls");
-    if (status.ok()) status = Tensors(*spec.mutable_data(), "spec.data");
+    const absl::Status status = WorldAndInputs(spec, "spec");
     if (!status.ok() || !Has(spec.path().forced().decisions())) return status;
     return Tensor(*spec.mutable_path()->mutable_forced()->mutable_decisions(),
                   "spec.path.forced.decisions");
@@ -65,6 +66,18 @@ class Resolver {
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
+  }
+
+  // `work`: a spec or a variant.
+  template <class Work>
+  absl::Status WorldAndInputs(Work& work, const std::string& field) {
+    absl::Status status = absl::OkStatus();
+    if (Has(work.world())) status = World(*work.mutable_world(), field + ".world");
+    if (status.ok()) status = Tensors(*work.mutable_initial(), field + ".initial");
+    if (status.ok()) status = Tensors(*work.mutable_params(), field + ".params");
+    if (status.ok()) status = Tensors(*work.mutable_controls(), field + ".controls");
+    if (status.ok()) status = Tensors(*work.mutable_data(), field + ".data");
+    return status;
   }
 
   absl::Status World(v1::World& world, const std::string& field) {
@@ -164,6 +177,11 @@ bool HasReferences(const v1::GradientRequest& request) {
   return Has(request.spec()) || Has(request.cotangents());
 }
 bool HasReferences(const v1::VjpRequest& request) { return Has(request.cotangents()); }
+bool HasReferences(const v1::CompareRequest& request) {
+  return HasReferences(request.rollout()) || HasReferences(request.gradient()) ||
+         std::any_of(request.variants().begin(), request.variants().end(),
+                     [](const v1::Variant& variant) { return Has(variant); });
+}
 bool HasReferences(const v1::DescribeProgramRequest& request) { return Has(request.world()); }
 
 absl::Status Resolve(const ReferenceOptions& options, v1::RolloutRequest& request) {
@@ -181,6 +199,23 @@ absl::Status Resolve(const ReferenceOptions& options, v1::GradientRequest& reque
 absl::Status Resolve(const ReferenceOptions& options, v1::VjpRequest& request) {
   if (!HasReferences(request)) return absl::OkStatus();
   return Resolver(options, request.ByteSizeLong()).Cotangents(*request.mutable_cotangents());
+}
+
+absl::Status Resolve(const ReferenceOptions& options, v1::CompareRequest& request) {
+  if (!HasReferences(request)) return absl::OkStatus();
+  Resolver resolver(options, request.ByteSizeLong());
+  absl::Status status = absl::OkStatus();
+  if (request.has_rollout()) status = resolver.Spec(*request.mutable_rollout()->mutable_spec());
+  if (request.has_gradient()) {
+    status = resolver.Spec(*request.mutable_gradient()->mutable_spec());
+    if (status.ok())
+      status = resolver.Cotangents(*request.mutable_gradient()->mutable_cotangents());
+  }
+  for (int i = 0; i < request.variants_size() && status.ok(); ++i) {
+    status =
+        resolver.WorldAndInputs(*request.mutable_variants(i), absl::StrCat("variants[", i, "]"));
+  }
+  return status;
 }
 
 absl::Status Resolve(const ReferenceOptions& options, v1::DescribeProgramRequest& request) {

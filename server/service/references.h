@@ -29,11 +29,13 @@ struct ReferenceOptions {
 bool HasReferences(const v1::RolloutRequest& request);
 bool HasReferences(const v1::GradientRequest& request);
 bool HasReferences(const v1::VjpRequest& request);
+bool HasReferences(const v1::CompareRequest& request);
 bool HasReferences(const v1::DescribeProgramRequest& request);
 
 absl::Status Resolve(const ReferenceOptions& options, v1::RolloutRequest& request);
 absl::Status Resolve(const ReferenceOptions& options, v1::GradientRequest& request);
 absl::Status Resolve(const ReferenceOptions& options, v1::VjpRequest& request);
+absl::Status Resolve(const ReferenceOptions& options, v1::CompareRequest& request);
 absl::Status Resolve(const ReferenceOptions& options, v1::DescribeProgramRequest& request);
 
 }  // namespace simgrad::server::service

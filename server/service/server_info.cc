@@ -9,6 +9,7 @@
 #include "server/conversion/program_limits.h"
 #include "server/service/contents.h"
 #include "server/service/memory_shares.h"
+#include "server/service/variants.h"
 #include "server/validation/request_limits.h"
 #include "sim/worlds/worlds.h"
 
@@ -42,6 +43,7 @@ void SetLimits(const config::ServerConfig& config, int64_t memory_limit_bytes, v
       std::min(config.max_request_bytes, contents - Contents::kBesideContent));
   limits.set_max_uploaded_bytes(contents);
   limits.set_uploaded_seconds(absl::ToDoubleSeconds(config.content_ttl));
+  limits.set_max_variants(kMostVariants);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "server/service/request_spans.h"
 #include "server/service/rpc_scope.h"
 #include "server/service/stream_reactor.h"
+#include "server/service/variants.h"
 #include "server/service/wire_message.h"
 
 namespace simgrad::server::service {
@@ -369,6 +370,23 @@ void SimgradService::Vjp(const ServiceCall& call, StreamAnswer& answer) {
   // How large its program is stands in what was kept.
   const auto cost = [](const v1::VjpRequest&) { return Preparation::kCostly; };
   Stream<v1::VjpRequest>(context_, metrics::Mode::kVjp, "Vjp", call, answer, ready, cost);
+}
+
+void SimgradService::Compare(const ServiceCall& call, StreamAnswer& answer) {
+  const auto ready = [this](v1::CompareRequest& request, const std::string& caller,
+                            std::string& label,
+                            const PrepareControl& control) -> absl::StatusOr<PreparedWork> {
+    const bool is_gradient = request.has_gradient();
+    label = conversion::WorldLabel(
+        (is_gradient ? request.gradient().spec() : request.rollout().spec()).world());
+    const absl::Status status = Resolve(ReferencesOf(caller, control.take_content), request);
+    if (!status.ok()) return status;
+    return Variants::Begin(std::make_shared<Variants>(std::move(request), cache_, options_),
+                           control);
+  };
+  const auto cost = [](const v1::CompareRequest&) { return Preparation::kCostly; };
+  Stream<v1::CompareRequest>(context_, metrics::Mode::kCompare, "Compare", call, answer, ready,
+                             cost);
 }
 
 void SimgradService::Upload(const ServiceCall& asked, UnaryAnswer& answer) {

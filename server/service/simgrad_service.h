@@ -40,6 +40,7 @@ class SimgradService final {
   void Rollout(const ServiceCall& call, StreamAnswer& answer);
   void Gradient(const ServiceCall& call, StreamAnswer& answer);
   void Vjp(const ServiceCall& call, StreamAnswer& answer);
+  void Compare(const ServiceCall& call, StreamAnswer& answer);
   void Upload(const ServiceCall& call, UnaryAnswer& answer);
 
  private:

@@ -21,7 +21,11 @@ bool StreamReactor::Send(EncodedPart part) {
   std::unique_lock lock(mutex_);
   if (!AwaitRoom(lock)) return false;
   FlushDiagnostics();
-  if (part.is_result) progress_.reset();  // nothing comes after the result
+  if (part.is_result) {
+    // Nothing of this run comes after its result; another one has other columns.
+    progress_.reset();
+    diagnostics_.reset();
+  }
   Queue(std::move(part));
   const bool sent = !given_up_;
   WriteNext(std::move(lock));

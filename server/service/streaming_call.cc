@@ -8,36 +8,20 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "server/conversion/answer_bounds.h"
-#include "server/conversion/loss_scaler.h"
-#include "server/conversion/path.h"
-#include "server/conversion/program_info.h"
-#include "server/conversion/result.h"
-#include "server/conversion/stream_header.h"
-#include "server/conversion/trajectory_chunks.h"
 #include "server/scheduling/steady_time.h"
 #include "server/service/compile_memory.h"
 #include "server/service/error_status.h"
 #include "server/service/refusal_count.h"
 #include "server/service/request_spans.h"
+#include "server/service/variants.h"
+#include "server/service/work_size.h"
 #include "server/validation/request_error.h"
 
 namespace simgrad::server::service {
 namespace {
 
-// Instance-steps below which an answer is not worth sending in parts, if they are quick: a test of
-// a loop takes some ten nanoseconds on one core, with its operations.
-constexpr int64_t kSmallWork = 4096;
-constexpr double kQuickTests = 1e6;
-
 // The reason of an answer that is given up for its reader.
 constexpr char kSlowReader[] = "SLOW_READER";
-
-bool IsSmall(const sim::Work& work) {
-  return work.batch.instances <= kSmallWork &&
-         work.batch.instances * work.batch.steps <= kSmallWork &&
-         conversion::MostTests(work) <= kQuickTests;
-}
 
 // Waking a worker takes longer than this: some hundred microseconds with every loop at its cap
 // (10 ns for an element-operation, three times that for a gradient).
@@ -46,12 +30,10 @@ constexpr double kTinyWork = 1 << 13;
 // Work below this has a lane of its own: some hundred milliseconds with every loop at its cap.
 constexpr double kSmallLaneWork = 1 << 23;
 
-// Element-operations with every loop at its cap.
-double WorkAtCaps(const PreparedWork& prepared) {
+double InstanceSteps(const PreparedWork& prepared) {
   const sim::Batch& batch = prepared.work.batch;
-  const double steps = static_cast<double>(std::max<int64_t>(batch.steps, 1));
   const auto times = static_cast<double>(std::max<size_t>(prepared.cotangents.size(), 1));
-  return static_cast<double>(batch.instances) * steps * times * prepared.program->step_work;
+  return static_cast<double>(batch.instances) * static_cast<double>(batch.steps) * times;
 }
 
 }  // namespace
@@ -149,9 +131,7 @@ void StreamingCall::Refuse(const scheduling::Refusal& refusal) {
 }
 
 // Charges the work to the caller's own limits. Returns false if it was refused.
-bool StreamingCall::TakeQuota(size_t times) {
-  const double instance_steps = static_cast<double>(record_.instances) *
-                                static_cast<double>(record_.steps) * static_cast<double>(times);
+bool StreamingCall::TakeQuota(double instance_steps) {
   const absl::Duration wait = caller_->TakeSteps(instance_steps, SteadyNow());
   if (wait == absl::ZeroDuration()) {
     taken_steps_ = instance_steps;
@@ -195,28 +175,23 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
     EndWaiting();
     return End(prepared.status());
   }
-  record_.instances = prepared->work.batch.instances;
-  record_.steps = prepared->work.batch.steps;
   // The memory of the work has the numbers in it.
   upload_.Resize(upload_.bytes() - std::exchange(numbers_bytes_, 0));
   auto memory =
       context_.scheduler->Reserve(prepared->memory_bytes, scheduling::MemoryUse::kWork, caller_);
   if (const auto* refusal = std::get_if<scheduling::Refusal>(&memory)) return Refuse(*refusal);
-  if (!TakeQuota(std::max<size_t>(prepared->cotangents.size(), 1))) return;
+  const std::shared_ptr<Variants> variants = prepared->variants;
+  if (!TakeQuota(variants ? variants->instance_steps() : InstanceSteps(*prepared))) return;
   memory_ = std::get<scheduling::MemoryBudget::Reservation>(std::move(memory));
-  upload_ = scheduling::MemoryBudget::Reservation();  // the request goes as soon as this returns
+  admitted_bytes_ = prepared->memory_bytes;
+  // The request goes as soon as this returns, unless more runs are made of it.
+  if (!variants) upload_ = scheduling::MemoryBudget::Reservation();
   admitted_ = true;
-  prepared_ = *std::move(prepared);
-  record_.Add(Stage::kDecode, prepared_.decode_seconds, prepared_.decode);
-  record_.Add(Stage::kCompile, prepared_.compile_seconds, prepared_.compile);
-  small_ = IsSmall(prepared_.work);
-  const double work = WorkAtCaps(prepared_);
+  Take(*std::move(prepared));
+  small_ = !variants && IsSmall(prepared_.work);
+  const double work = variants ? variants->work_at_caps() : WorkAtCaps(prepared_);
   // A GPU may have a kernel to compile.
   tiny_ = small_ && context_.device == "cpu" && work <= kTinyWork && cost == Preparation::kQuick;
-  const sim::NumericalProgram& program = *prepared_.program->program;
-  column_names_ = conversion::ColumnNamesOf(program);
-  world_ = &context_.metrics->world(record_.world);
-  sites_ = metrics::HandlesOf(*world_, program.sites);
   if (tiny_ && turn != nullptr) return Run(absl::OkStatus(), absl::ZeroDuration(), *turn);
   scheduling::WorkQueue& lane = context_.scheduler->lane(
       work <= kSmallLaneWork ? scheduling::Lane::kSmall : scheduling::Lane::kLarge);
@@ -224,6 +199,18 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   scheduling::WorkQueue::Job job = RunJob();
   const auto refusal = tiny_ ? lane.RunOrEnqueue(job) : lane.Enqueue(job);
   if (refusal) job.make_room(*refusal);
+}
+
+void StreamingCall::Take(PreparedWork prepared) {
+  prepared_ = std::move(prepared);
+  record_.instances = prepared_.work.batch.instances;
+  record_.steps = prepared_.work.batch.steps;
+  record_.Add(Stage::kDecode, prepared_.decode_seconds, prepared_.decode);
+  record_.Add(Stage::kCompile, prepared_.compile_seconds, prepared_.compile);
+  const sim::NumericalProgram& program = *prepared_.program->program;
+  column_names_ = conversion::ColumnNamesOf(program);
+  world_ = &context_.metrics->world(record_.world);
+  sites_ = metrics::HandlesOf(*world_, program.sites);
 }
 
 void StreamingCall::OnCancel() {
@@ -238,220 +225,6 @@ void StreamingCall::PauseForReader() {
 
 void StreamingCall::ResumeAfterReader() {
   if (turn_ != nullptr) turn_->Resume();
-}
-
-absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
-  // A reversal whose rollout is run again, since nothing of it could be taken over.
-  if (prepared_.kept != nullptr && phase == sim::WorkPhase::kForward) {
-    phase = sim::WorkPhase::kRecompute;
-  }
-  if (!dropped_) {
-    where_ =
-        phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
-  }
-  if (turn_ != nullptr) turn_->LetOthers([this] { clock_.Enter(Stage::kQueue); });
-  switch (phase) {
-    case sim::WorkPhase::kForward:
-      clock_.Enter(Stage::kForward);
-      break;
-    case sim::WorkPhase::kRecompute:
-      clock_.Enter(Stage::kRecompute);
-      break;
-    case sim::WorkPhase::kAdjoint:
-      clock_.Enter(Stage::kAdjoint);
-      if (!reversed_) reversed_ = clock_.since();
-      break;
-  }
-  return cancellation_->Check();
-}
-
-void StreamingCall::Post(EncodedPart part) {
-  const WithinStage send(clock_, Stage::kSend);
-  if (!outbox_->Send(std::move(part))) NoteDropped();
-}
-
-void StreamingCall::NoteDropped() {
-  dropped_ = true;
-  where_ = metrics::LostIn::kStream;
-}
-
-void StreamingCall::Report(const std::string& phase, int64_t done) {
-  v1::Progress progress;
-  progress.set_phase(phase);
-  progress.set_steps_done(done);
-  progress.set_steps_total(record_.steps);
-  outbox_->SendProgress(std::move(progress));
-}
-
-void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
-  const WithinStage encode(clock_, Stage::kEncode);
-  size_t state = 0;
-  for (const conversion::Recorded& field : prepared_.recorded) {
-    if (!field.is_state) continue;
-    for (const v1::TrajectoryChunk& chunk : conversion::TrajectoryChunks(
-             field, recorded_states[state++], record_.instances, 0, 1, max_payload_bytes())) {
-      Post(chunk);
-    }
-  }
-}
-
-void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
-  // Its rollout told what happened.
-  if (prepared_.kept != nullptr) return OnRecompute(chunk.diagnostics.steps);
-  const WithinStage encode(clock_, Stage::kEncode);
-  context_.metrics->RecordForward(chunk.diagnostics, sites_);
-  context_.metrics->RecordSteps(metrics::Direction::kForward,
-                                chunk.diagnostics.steps * record_.instances);
-  for (const v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
-           prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
-    Post(part);
-  }
-  if (prepared_.send_diagnostics) {
-    const Stage encoding = clock_.Enter(Stage::kSend);
-    if (!outbox_->SendDiagnostics(chunk.diagnostics)) NoteDropped();
-    clock_.Enter(encoding);
-    for (const v1::DiagnosticsBlock& block : conversion::InstanceBlocks(
-             column_names_, chunk.diagnostics.first_step, chunk.diagnostics.steps,
-             record_.instances, chunk.instance_sites, max_payload_bytes())) {
-      Post(block);
-    }
-  }
-  Report("forward", chunk.diagnostics.first_step + chunk.diagnostics.steps);
-}
-
-void StreamingCall::OnRecompute(int64_t steps) {
-  context_.metrics->RecordSteps(metrics::Direction::kRecompute, steps * record_.instances);
-}
-
-void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) {
-  context_.metrics->RecordSteps(metrics::Direction::kAdjoint,
-                                static_cast<int64_t>(chunk.steps.size()) * record_.instances);
-  Report("adjoint", record_.steps - first_step);
-}
-
-void StreamingCall::SendHeader() {
-  v1::StreamHeader header =
-      conversion::StreamHeaderToProto(prepared_.recorded, record_.instances, record_.steps);
-  header.set_device(context_.device);
-  header.set_server_version(context_.version);
-  header.set_revision(context_.revision);
-  header.set_request_id(record_.request_id);
-  if (const auto& path = prepared_.program->program->path) {
-    *header.mutable_path() = conversion::PathLayoutToProto(*path);
-  }
-  const std::string& info = prepared_.program->info;
-  if (prepared_.program_detail != v1::PROGRAM_DETAIL_TEXT) return Post(Encoded(info, header));
-  const std::string& text = prepared_.program->program->text;
-  const size_t together = info.size() + text.size() + header.ByteSizeLong();
-  if (static_cast<int64_t>(together) <= max_payload_bytes()) {
-    return Post(Encoded(conversion::WithText(info, text), header));
-  }
-  Post(Encoded(info, header));
-  // One at a time: what waits for the reader is bounded, whatever the text has.
-  const auto size = static_cast<int64_t>(text.size());
-  for (int64_t offset = 0; offset < size; offset += max_payload_bytes()) {
-    Post(conversion::PieceAt(offset, "program.text", text, max_payload_bytes()));
-  }
-}
-
-void StreamingCall::SendAnswer(const sim::Work& facts, const sim::WorkResult& result) {
-  const auto send = [&](auto answer) {
-    for (const v1::TensorPiece& piece : conversion::SplitOff(answer, max_payload_bytes())) {
-      Post(piece);
-    }
-    Post(answer);
-  };
-  if (mode_ == metrics::Mode::kRollout) {
-    v1::RolloutResult answer = conversion::RolloutResultToProto(facts, result);
-    AddKept(result, answer);
-    return send(std::move(answer));
-  }
-  if (prepared_.send_diagnostics) {
-    for (const v1::BackwardBlock& block :
-         conversion::BackwardBlocks(result.backward, result.adjoint_ranges, max_payload_bytes())) {
-      Post(block);
-    }
-  }
-  v1::GradientResult answer = conversion::GradientResultToProto(facts, result);
-  if (prepared_.loss_scaler) AddScaler(result, answer);
-  if (prepared_.kept != nullptr) {
-    answer.set_reused(result.forward_steps == 0);
-    answer.mutable_rollout()->clear_path_signatures();
-    answer.mutable_rollout()->clear_first_events();
-  }
-  send(std::move(answer));
-}
-
-void StreamingCall::AddKept(const sim::WorkResult& result, v1::RolloutResult& answer) {
-  if (result.kept == nullptr || prepared_.keep_spec == nullptr) return;
-  const auto handle = context_.kept->Keep({result.kept, prepared_.keep_spec}, caller_->name());
-  if (!handle) return;
-  answer.mutable_kept()->set_handle(*handle);
-  answer.mutable_kept()->set_seconds(absl::ToDoubleSeconds(context_.kept->ttl()));
-}
-
-void StreamingCall::AddScaler(const sim::WorkResult& result, v1::GradientResult& answer) {
-  const v1::DynamicLossScale& scaler = *prepared_.loss_scaler;
-  const bool is_clean = conversion::IsClean(scaler, result);
-  answer.set_skipped(!is_clean);
-  *answer.mutable_loss_scale_state() = conversion::NextScaler(scaler, is_clean);
-  if (!is_clean) answer.add_warnings(conversion::WhySkipped(result));
-  context_.metrics->RecordScaler(conversion::ScaleOf(scaler), answer.loss_scale_state().scale());
-}
-
-absl::Status StreamingCall::Execute() {
-  clock_.Enter(Stage::kEncode);
-  SendHeader();
-  const sim::Work facts = conversion::WithoutTensors(prepared_.work);
-  prepared_.work.options.stop = [asked = cancellation_] { return !asked->Check().ok(); };
-  if (prepared_.kept != nullptr) return Reverse(facts);
-  Start();
-  return Answer(facts, context_.engine->Execute(std::move(prepared_.work), *this));
-}
-
-void StreamingCall::Start() {
-  clock_.Enter(Stage::kStart);
-  started_ = clock_.since();
-  reversed_.reset();
-}
-
-absl::Status StreamingCall::Reverse(const sim::Work& facts) {
-  for (sim::Cotangents& cotangents : prepared_.cotangents) {
-    sim::Work work = prepared_.work;
-    work.batch.cotangents = std::move(cotangents);
-    Start();
-    const absl::Status answered =
-        Answer(facts, context_.engine->Reverse(*prepared_.kept, std::move(work), *this));
-    if (!answered.ok() || dropped_) return answered;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status StreamingCall::Answer(const sim::Work& facts,
-                                   const absl::StatusOr<sim::WorkResult>& result) {
-  if (!result.ok()) return result.status();
-  clock_.Enter(Stage::kEncode);
-  if (record_.steps == 0 && prepared_.send_diagnostics && prepared_.kept == nullptr) {
-    Post(conversion::EmptyBlock(column_names_));
-  }
-  where_ = metrics::LostIn::kStream;
-  const auto what =
-      prepared_.kept == nullptr ? metrics::Recorded::kAll : metrics::Recorded::kReversal;
-  context_.metrics->RecordResult(facts, *result, what, *world_);
-  SendAnswer(facts, *result);
-  // An answer of which a part was dropped must not look complete.
-  if (dropped_) return cancellation_->Check();
-  clock_.Enter(Stage::kNone);
-  context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
-  // The engine's compile time is known once it ends well; otherwise it counts as part of the start.
-  const sim::PhaseSeconds& seconds = result->seconds;
-  record_.Move(Stage::kStart, Stage::kCompile, seconds.compile, started_);
-  if (reversed_) {
-    record_.Move(Stage::kAdjoint, Stage::kCompile, seconds.compile_adjoint, *reversed_);
-  }
-  context_.metrics->phase_seconds.at("compile").Observe(prepared_.compile_seconds +
-                                                        seconds.compile + seconds.compile_adjoint);
-  return absl::OkStatus();
 }
 
 void StreamingCall::EndWaiting() {
@@ -481,7 +254,6 @@ void StreamingCall::RecordStages() {
 
 void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
                         scheduling::WorkQueue::Turn& turn) {
-  metrics::ServerMetrics& metrics = *context_.metrics;
   arrival_.Begin();
   RecordWait(waited);
   if (!admitted.ok()) {
@@ -491,28 +263,16 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
   }
   EndWaiting();
   caller_metrics_->instance_steps.Add(taken_steps_);
-  const bool gradient = mode_ != metrics::Mode::kRollout;
-  const double instances = static_cast<double>(record_.instances);
-  const auto times = static_cast<double>(std::max<size_t>(prepared_.cotangents.size(), 1));
-  world_->instances[static_cast<size_t>(mode_)].Add(instances * times);
-  if (prepared_.kept == nullptr) metrics.batch_instances[0].Observe(instances);
-  if (gradient) metrics.batch_instances[1].Observe(instances);
-  metrics.phase_seconds.at("decode").Observe(prepared_.decode_seconds);
-  const conversion::NonFiniteInputs& bad = prepared_.nonfinite_inputs;
-  metrics.RecordInputs(bad.state_nan, bad.state_inf, bad.other_nan, bad.other_inf);
-  const double loss_scale = prepared_.program->program->policy.loss_scale;
-  if (gradient) metrics.BeginLossScale(loss_scale);
   turn_ = &turn;
   absl::Status status;
   try {
-    status = Execute();
+    status = ExecuteAll();
   } catch (const std::bad_alloc&) {
     status = absl::ResourceExhaustedError("the machine has no memory left for this request");
   } catch (const std::exception& error) {
     status = absl::InternalError(error.what());
   }
   turn_ = nullptr;
-  if (gradient) metrics.EndLossScale(loss_scale);
   End(status);
 }
 
@@ -548,6 +308,7 @@ void StreamingCall::End(const absl::Status& status) {
   RecordStages();
   prepared_.work = sim::Work();  // its tensors go now, the reservation with the stream
   prepared_.kept = nullptr;
+  prepared_.variants = nullptr;
   upload_ = scheduling::MemoryBudget::Reservation();
   arrival_.EndWork();
   outbox_->Finish(wire);

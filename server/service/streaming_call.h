@@ -1,4 +1,4 @@
-// One Rollout, Gradient or Vjp from arrival to end: admission, the run, its messages, its record.
+// One Rollout, Gradient, Vjp or Compare from arrival to end: admission, its runs, their messages, its record.
 //
 // Threads: Arrive and Begin on the thread that took the RPC, a costly preparation and Run on
 // workers, OnCancel and OnDone on gRPC's.
@@ -24,6 +24,7 @@
 #include "server/service/prepare.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
+#include "server/service/run_comparison.h"
 #include "server/service/stage_clock.h"
 #include "server/tracing/span_exporter.h"
 
@@ -112,14 +113,20 @@ class StreamingCall final : public sim::Observer,
   // `turn`: of the job of the small lane that prepared it, which then does tiny work too.
   void Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost,
              scheduling::WorkQueue::Turn* turn = nullptr);
-  bool TakeQuota(size_t times);
+  bool TakeQuota(double instance_steps);
+  // The work that runs next.
+  void Take(PreparedWork prepared);
   scheduling::WorkQueue::Job RunJob();
   void Run(const absl::Status& admitted, absl::Duration waited, scheduling::WorkQueue::Turn& turn);
+  absl::Status ExecuteAll();
+  absl::Status TakeVariant(Variants& variants, int variant);
   absl::Status Execute();
+  void CountRun();
   void Start();  // the engine is next
   // One answer: to the work, or to one cotangent of a Vjp.
   absl::Status Answer(const sim::Work& facts, const absl::StatusOr<sim::WorkResult>& result);
   absl::Status Reverse(const sim::Work& facts);
+  void SendComparison(v1::Comparison comparison);
   void AddKept(const sim::WorkResult& result, v1::RolloutResult& answer);
   template <class Message>
   void Post(const Message& part) {
@@ -161,7 +168,9 @@ class StreamingCall final : public sim::Observer,
   scheduling::MemoryBudget::Reservation memory_;
   scheduling::WorkQueue::Turn* turn_ = nullptr;   // while it runs on a worker
   absl::Duration waited_ = absl::ZeroDuration();  // to be prepared, and to run
+  int64_t admitted_bytes_ = 0;                    // of memory_
   PreparedWork prepared_;
+  std::optional<RunComparison> comparison_;
   conversion::ColumnNames column_names_;
   metrics::WorldMetrics* world_ = nullptr;
   metrics::SiteHandles sites_;
