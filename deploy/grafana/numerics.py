@@ -132,6 +132,21 @@ EVENTS = (
     ),
 )
 
+COMPARISONS = (
+    Panel(
+        "Compared instances",
+        "Instances whose path was compared with that of another run by Compare, per second: the same, or another.",
+        "cps",
+        (Query(rate("simgrad_path_comparisons_total", "result"), "{{result}}"),),
+    ),
+    Panel(
+        "Decisions that flip",
+        "Decisions per second that two runs of Compare took otherwise, by site: tests at the edge of a policy.",
+        "cps",
+        (Query(rate("simgrad_path_flips_total", "world, site", world()), "{{world}}/{{site}}"),),
+    ),
+)
+
 NONFINITE = (
     Panel(
         "Non-finite values, by phase",
@@ -250,6 +265,7 @@ GRADIENTS = (
 ROWS = (
     ("Stopping tests", TERMINATION),
     ("Events", EVENTS),
+    ("Comparisons", COMPARISONS),
     ("Non-finite values and rounding losses", NONFINITE),
     ("Gradients", GRADIENTS),
 )

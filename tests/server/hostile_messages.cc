@@ -417,4 +417,33 @@ HostileMessage MakeHostileMessage(uint64_t seed, uint64_t index) {
   return message;
 }
 
+HostileMessage MakeHostileComparison(uint64_t seed, uint64_t index) {
+  HostileMessage message = MakeHostileMessage(~seed, index);
+  Dice dice(seed * 0xD1B54A32D192ED03u + index);
+  v1::CompareRequest request;
+  const bool is_whole = message.rpc == Rpc::kGradient
+                            ? request.mutable_gradient()->ParseFromString(message.request)
+                            : request.mutable_rollout()->ParseFromString(message.request);
+  message.rpc = Rpc::kCompare;
+  if (!is_whole || dice.OneIn(16)) return message;  // the bytes are of another request
+  const v1::RolloutSpec& spec =
+      request.has_gradient() ? request.gradient().spec() : request.rollout().spec();
+  for (int64_t n = dice.OneIn(8) ? dice.Doubling(8) : dice.Between(1, 4); n > 0; --n) {
+    v1::Variant& variant = *request.add_variants();
+    if (dice.OneIn(2)) variant.mutable_policy()->set_preset(kPresets[dice.Below(5)]);
+    if (dice.OneIn(3)) *variant.mutable_world() = spec.world();
+    if (dice.OneIn(4)) variant.set_steps(dice.Between(0, 3));
+    if (dice.OneIn(4)) variant.set_seed(static_cast<uint64_t>(n));
+    if (dice.OneIn(3)) *variant.mutable_params() = spec.params();
+    if (dice.OneIn(4)) *variant.mutable_initial() = spec.initial();
+    if (dice.OneIn(6)) Spoil(variant, dice);
+  }
+  request.set_without_paths(dice.OneIn(3));
+  if (dice.OneIn(12)) AddUnknown(request, dice);
+  message.request = DeterministicBytes(request);
+  if (dice.OneIn(12)) Damage(message.request, dice);
+  message.family = "compared " + message.family;
+  return message;
+}
+
 }  // namespace simgrad::server

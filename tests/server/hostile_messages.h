@@ -26,4 +26,7 @@ HostileMessage MakeHostileMessage(uint64_t seed, uint64_t index);
 v1::RolloutRequest RolloutToReverse();
 HostileMessage MakeHostileReversal(uint64_t seed, uint64_t index, const std::string& handle);
 
+// Such a message as the work of a Compare, in variants that are as bad.
+HostileMessage MakeHostileComparison(uint64_t seed, uint64_t index);
+
 }  // namespace simgrad::server

@@ -28,18 +28,21 @@ struct Listener {
   std::function<void()> pause;  // nothing is read meanwhile
 };
 
+// Parts count from the header of run `run` on, the first being 1.
 template <class Response, class Reader>
-grpc::Status ReadAll(Reader reader, Stage reads_until, const Listener& listener) {
+grpc::Status ReadAll(Reader reader, Stage reads_until, const Listener& listener, int run = 1) {
   Stage furthest = Stage::kNone;
+  int runs = 0;
   bool paused = false;
   for (Response message; reader->Read(&message);) {
     for (const auto& part : message.parts()) {
+      runs += part.has_header() ? 1 : 0;
       const Stage stage = StageOf(part);
-      if (stage <= furthest) continue;
+      if (runs < run || stage <= furthest) continue;
       furthest = stage;
       listener.saw(stage);
     }
-    if (paused || furthest < reads_until) continue;
+    if (paused || runs < run || furthest < reads_until) continue;
     paused = true;
     listener.pause();
   }
@@ -84,6 +87,13 @@ grpc::Status Call(const VictimOptions& options, grpc::ClientContext& context,
     request.ParseFromString(options.request);
     return ReadAll<v1::RolloutResponse>(stub->Rollout(&context, request), options.reads_until,
                                         listener);
+  }
+  if (options.rpc == Rpc::kCompare) {
+    // Of the reference and one variant, which is the one to be ended.
+    v1::CompareRequest request;
+    request.ParseFromString(options.request);
+    return ReadAll<v1::CompareResponse>(stub->Compare(&context, request), options.reads_until,
+                                        listener, 2);
   }
   if (options.rpc == Rpc::kVjp) {
     v1::VjpRequest request;

@@ -16,10 +16,11 @@
 
 namespace simgrad::server {
 
-enum class Rpc { kRollout, kGradient, kDescribe, kVjp, kUpload };
+enum class Rpc { kRollout, kGradient, kDescribe, kVjp, kUpload, kCompare };
 // Its name in the service.
 inline const char* NameOf(Rpc rpc) {
-  constexpr const char* kNames[] = {"Rollout", "Gradient", "DescribeProgram", "Vjp", "Upload"};
+  constexpr const char* kNames[] = {"Rollout", "Gradient", "DescribeProgram",
+                                    "Vjp",     "Upload",   "Compare"};
   return kNames[static_cast<int>(rpc)];
 }
 
