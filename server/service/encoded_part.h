@@ -29,7 +29,7 @@ EncodedPart Encoded(const v1::TensorPiece& part);
 EncodedPart Encoded(const v1::RolloutResult& part);
 EncodedPart Encoded(const v1::BackwardBlock& part);  // of Gradient alone
 EncodedPart Encoded(const v1::GradientResult& part);
-// Of Compare alone. Its runs end with a result that has a number of its own where they are rollouts.
+// Parts of Compare alone. Its runs end with a result that has a number of its own where they are rollouts.
 EncodedPart EncodedOfCompare(const v1::RolloutResult& part);
 inline EncodedPart EncodedOfCompare(const v1::GradientResult& part) { return Encoded(part); }
 EncodedPart Encoded(const v1::Comparison& part);

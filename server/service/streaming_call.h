@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/conversion/diagnostics_blocks.h"
+#include "server/conversion/run_comparison.h"
 #include "server/metrics/server_metrics.h"
 #include "server/scheduling/scheduler.h"
 #include "server/service/open_streams.h"
@@ -24,7 +25,6 @@
 #include "server/service/prepare.h"
 #include "server/service/request_log.h"
 #include "server/service/rpc_scope.h"
-#include "server/service/run_comparison.h"
 #include "server/service/stage_clock.h"
 #include "server/tracing/span_exporter.h"
 
@@ -170,7 +170,7 @@ class StreamingCall final : public sim::Observer,
   absl::Duration waited_ = absl::ZeroDuration();  // to be prepared, and to run
   int64_t admitted_bytes_ = 0;                    // of memory_
   PreparedWork prepared_;
-  std::optional<RunComparison> comparison_;
+  std::optional<conversion::RunComparison> comparison_;
   conversion::ColumnNames column_names_;
   metrics::WorldMetrics* world_ = nullptr;
   metrics::SiteHandles sites_;

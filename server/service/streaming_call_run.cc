@@ -1,4 +1,4 @@
-// What a call does on a worker: its runs, one after the other, and their messages.
+// The part of a call that a worker does: its runs, one after the other, and their messages.
 #include <algorithm>
 #include <utility>
 

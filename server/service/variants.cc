@@ -60,7 +60,7 @@ class Exchanged {
   Exchanged& operator=(const Exchanged&) = delete;
 
  private:
-  // Of the inputs of the spec itself, else a new one behind them: a name that a variant sends twice stands
+  // An input of the spec itself, else a new one behind them: a name that a variant sends twice stands
   // twice, and is refused.
   static int PlaceOf(NamedTensors& sent, const std::string& name, int known) {
     for (int i = 0; i < known; ++i) {
@@ -101,7 +101,7 @@ int64_t PathBytes(const PreparedWork& reference) {
   return static_cast<int64_t>(std::min(bytes, 1e15));
 }
 
-// What is kept of the reference's answer, and what a comparison tells of each instance.
+// Bytes of what is kept of the reference's answer, and of what a comparison tells of each instance.
 int64_t KeptBytes(const PreparedWork& reference) {
   constexpr int64_t kNumber = 8;
   constexpr int64_t kOfInstance =

@@ -36,7 +36,7 @@ class Variants {
   absl::StatusOr<PreparedWork> Prepare(int variant, const PrepareControl& control);
   // The label of its world, for metrics.
   std::string LabelOf(int variant) const;
-  // Of all runs together.
+  // Sums over all runs.
   double instance_steps() const { return instance_steps_; }
   double work_at_caps() const { return work_at_caps_; }
 
@@ -45,7 +45,7 @@ class Variants {
   absl::Status PrepareAll(PreparedWork& reference, const PrepareControl& control);
   v1::RolloutSpec& spec();
   const v1::RolloutSpec& spec() const;
-  // Of the work as it stands now.
+  // Prepares the work as it stands now.
   absl::StatusOr<PreparedWork> PrepareWork(const PrepareControl& control);
   // The same status, about the variant where it gave the field.
   absl::Status Of(int variant, const absl::Status& status) const;

@@ -1,4 +1,4 @@
-// Where the paths of two runs differ: row by row, a row being the bytes of one instance in one step.
+// Differences between the paths of two runs, row by row: a row is the bytes of one instance in one step.
 //
 // Cost: of a row, a look at eight bytes at a time, and then what differs. Threads: any.
 #pragma once

@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "server/service/run_comparison.h"
+#include "server/conversion/run_comparison.h"
 #include "server/service/variants.h"
 #include "tests/server/deterministic_bytes.h"
 #include "tests/server/running_server.h"
@@ -401,7 +401,7 @@ sim::Tensor F64(const std::vector<double>& values) {
 
 TEST(DifferenceOf, IsTheLargestAndTheRelativeOne) {
   const v1::FieldDifference off =
-      service::DifferenceOf("x", F64({3.0, 4.0, 0.0}), F64({3.0, 4.5, -1.0}));
+      conversion::DifferenceOf("x", F64({3.0, 4.0, 0.0}), F64({3.0, 4.5, -1.0}));
   EXPECT_EQ(off.field(), "x");
   EXPECT_EQ(off.largest(), 1.0);
   EXPECT_EQ(off.at(), 2);
@@ -409,23 +409,23 @@ TEST(DifferenceOf, IsTheLargestAndTheRelativeOne) {
 }
 
 TEST(DifferenceOf, HoldsWhereSquaresDoNot) {
-  const v1::FieldDifference off = service::DifferenceOf("x", F64({1e300}), F64({1e300 * 1.5}));
+  const v1::FieldDifference off = conversion::DifferenceOf("x", F64({1e300}), F64({1e300 * 1.5}));
   EXPECT_DOUBLE_EQ(off.relative(), 0.5);
-  const v1::FieldDifference tiny = service::DifferenceOf("x", F64({1e-300}), F64({2e-300}));
+  const v1::FieldDifference tiny = conversion::DifferenceOf("x", F64({1e-300}), F64({2e-300}));
   EXPECT_DOUBLE_EQ(tiny.relative(), 1.0);
 }
 
 TEST(DifferenceOf, EqualNonFiniteNumbersAreNoDifference) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double inf = std::numeric_limits<double>::infinity();
-  const v1::FieldDifference same = service::DifferenceOf("x", F64({nan, inf}), F64({nan, inf}));
+  const v1::FieldDifference same = conversion::DifferenceOf("x", F64({nan, inf}), F64({nan, inf}));
   EXPECT_EQ(same.at(), -1);
   EXPECT_EQ(same.relative(), 0.0);
-  const v1::FieldDifference off = service::DifferenceOf("x", F64({1.0, inf}), F64({1.0, 2.0}));
+  const v1::FieldDifference off = conversion::DifferenceOf("x", F64({1.0, inf}), F64({1.0, 2.0}));
   EXPECT_EQ(off.at(), 1);
   EXPECT_EQ(off.largest(), inf);
   EXPECT_TRUE(std::isnan(off.relative()));
-  EXPECT_EQ(service::DifferenceOf("x", F64({0.0}), F64({1.0})).relative(), inf);
+  EXPECT_EQ(conversion::DifferenceOf("x", F64({0.0}), F64({1.0})).relative(), inf);
 }
 
 }  // namespace

@@ -419,6 +419,10 @@ HostileMessage MakeHostileMessage(uint64_t seed, uint64_t index) {
 
 HostileMessage MakeHostileComparison(uint64_t seed, uint64_t index) {
   HostileMessage message = MakeHostileMessage(~seed, index);
+  for (uint64_t other = index; message.rpc == Rpc::kDescribe;) {
+    other += uint64_t{1} << 32;
+    message = MakeHostileMessage(~seed, other);
+  }
   Dice dice(seed * 0xD1B54A32D192ED03u + index);
   v1::CompareRequest request;
   const bool is_whole = message.rpc == Rpc::kGradient
@@ -433,6 +437,7 @@ HostileMessage MakeHostileComparison(uint64_t seed, uint64_t index) {
     if (dice.OneIn(2)) variant.mutable_policy()->set_preset(kPresets[dice.Below(5)]);
     if (dice.OneIn(3)) *variant.mutable_world() = spec.world();
     if (dice.OneIn(4)) variant.set_steps(dice.Between(0, 3));
+    if (dice.OneIn(100)) variant.set_steps(10'000'000);
     if (dice.OneIn(4)) variant.set_seed(static_cast<uint64_t>(n));
     if (dice.OneIn(3)) *variant.mutable_params() = spec.params();
     if (dice.OneIn(4)) *variant.mutable_initial() = spec.initial();

@@ -44,7 +44,7 @@ constexpr double kMostSeconds = 2.0;
 constexpr int64_t kMostBytes = int64_t{256} << 20;
 
 uint64_t MessageCount() { return IsLong() ? 200'000 : 4'000; }
-uint64_t ComparisonCount() { return IsLong() ? 20'000 : 500; }
+uint64_t ComparisonCount() { return IsLong() ? 20'000 : 300; }
 uint64_t ReversalCount() { return IsLong() ? 20'000 : 700; }
 
 double ProcessorSeconds() {

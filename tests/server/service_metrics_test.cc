@@ -277,6 +277,14 @@ void DoEverything(RunningServer& server, RunningServer& narrow) {
   scaler->set_scale(1024);
   scaler->set_interval(1);
   EXPECT_TRUE(Ask(server, grows).status.ok());
+  v1::CompareRequest compare;
+  *compare.mutable_rollout() = BallRollout(60, 8);
+  compare.add_variants()->mutable_policy()->set_preset("bf16_unsafe");
+  compare.add_variants();
+  grpc::ClientContext context;
+  PartReader<v1::CompareResponse> reader(server.stub().Compare(&context, compare));
+  for (v1::ComparePart part; reader.Read(&part);) continue;
+  EXPECT_TRUE(reader.Finish().ok());
 }
 
 std::string FamilyOf(const std::string& series) {

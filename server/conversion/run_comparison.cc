@@ -1,4 +1,4 @@
-#include "server/service/run_comparison.h"
+#include "server/conversion/run_comparison.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "server/conversion/result.h"
 #include "sim/program/paths.h"
 
-namespace simgrad::server::service {
+namespace simgrad::server::conversion {
 namespace {
 
 template <class T>
@@ -128,11 +128,10 @@ void RunComparison::AddCounts(const sim::StepDiagnostics& diagnostics) {
   }
 }
 
-void RunComparison::Add(const std::vector<conversion::Recorded>& recorded,
-                        const sim::ForwardChunk& chunk) {
+void RunComparison::Add(const std::vector<Recorded>& recorded, const sim::ForwardChunk& chunk) {
   AddCounts(chunk.diagnostics);
   size_t exported = 0;
-  for (const conversion::Recorded& field : recorded) {
+  for (const Recorded& field : recorded) {
     if (field.is_state) continue;
     const sim::Tensor& rows = chunk.exports[exported++];
     if (field.name != sim::kPathTaken) continue;
@@ -182,7 +181,7 @@ RunComparison::Answer RunComparison::AnswerOf(const sim::NumericalProgram& progr
   if (!program.objective.empty()) answer.fields["values"] = NumbersOf(result.values);
   for (const sim::InputGradient& gradient : result.gradients) {
     const sim::Input& input = world.inputs[static_cast<size_t>(gradient.input)];
-    answer.fields[conversion::GradientField(input)] = gradient.gradient;
+    answer.fields[GradientField(input)] = gradient.gradient;
   }
   answer.signatures = result.path_signatures;
   return answer;
@@ -254,4 +253,4 @@ std::optional<v1::Comparison> RunComparison::End(const sim::WorkResult& result) 
   return comparison;
 }
 
-}  // namespace simgrad::server::service
+}  // namespace simgrad::server::conversion

@@ -18,7 +18,7 @@
 #include "sim/program/path_difference.h"
 #include "simgrad/v1/simgrad.pb.h"
 
-namespace simgrad::server::service {
+namespace simgrad::server::conversion {
 
 class RunComparison {
  public:
@@ -26,7 +26,7 @@ class RunComparison {
   void Begin(std::shared_ptr<const sim::NumericalProgram> program, int64_t instances,
              int64_t steps);
   // `recorded`: the fields of the chunk.
-  void Add(const std::vector<conversion::Recorded>& recorded, const sim::ForwardChunk& chunk);
+  void Add(const std::vector<Recorded>& recorded, const sim::ForwardChunk& chunk);
   // After a run. None: it was the reference.
   std::optional<v1::Comparison> End(const sim::WorkResult& result);
 
@@ -39,7 +39,7 @@ class RunComparison {
     Counts counts;
     const sim::PathLayout* path() const { return program->path ? &*program->path : nullptr; }
   };
-  // Of the reference.
+  // The reference's.
   struct Answer {
     std::map<std::string, sim::Tensor> fields;  // as in FieldDifference
     std::vector<uint64_t> signatures;
@@ -59,7 +59,7 @@ class RunComparison {
   Run reference_, run_;
   Answer answer_;
   std::vector<uint8_t> rows_;  // of the reference's path: [instances][steps][bytes]
-  // Of this run:
+  // This run's:
   std::optional<sim::PathDifference> difference_;
   std::vector<int64_t> first_steps_, first_elements_;
   std::vector<int32_t> first_sites_;
@@ -70,4 +70,4 @@ class RunComparison {
 v1::FieldDifference DifferenceOf(const std::string& field, const sim::Tensor& reference,
                                  const sim::Tensor& other);
 
-}  // namespace simgrad::server::service
+}  // namespace simgrad::server::conversion
