@@ -28,7 +28,9 @@ class StructureText {
 
   std::string Run() {
     for (const Input& input : program_.inputs) {
-      text_ += absl::StrCat(std::string(InputKindName(input.kind)), " ", input.name);
+      // Data decide as controls do, which they are where a gradient by them is asked for.
+      const InputKind kind = input.kind == InputKind::kData ? InputKind::kControl : input.kind;
+      text_ += absl::StrCat(std::string(InputKindName(kind)), " ", input.name);
       Define(input.value);
     }
     Add(program_.step);

@@ -390,3 +390,35 @@ assert roll(y0.detach(), v0.detach(), e.detach(), u.detach()).info.kept is None
 """,
         server.target,
     )
+
+
+def test_a_path_fits_whether_or_not_data_need_a_gradient(root, server):
+    """Data that need one are controls of the program that runs, which decides what it decided without."""
+    out = run(
+        root,
+        """
+import numpy as np, torch, simgrad as sg, simgrad.torch
+client = sg.Client(sys.argv[1])
+
+@sg.world(level="all")
+def bounded(x: sg.State[2], d: sg.Data[2] = 0.0):
+    return {"x": sg.where(x > d, x - 0.3 * d, x + 0.25)}
+
+x0 = torch.tensor([[0.1, 0.4], [0.2, 0.9]], dtype=torch.float64)
+d = torch.tensor([0.5, 0.7], dtype=torch.float64)
+def roll(d, path):
+    return simgrad.torch.rollout(client, bounded, steps=6, initial={"x": x0}, data={"d": d}, policy="f64", path=path)
+
+plain = roll(d, True)
+path = plain.info.path
+[site] = path.columns
+assert path[site].any() and not path[site].all()
+d = (d + 0.01).requires_grad_()  # another threshold, along the path of the first
+out = roll(d, path)
+out.state["x"].sum().backward()
+held = path[site].sum(axis=(0, 1))
+assert np.allclose(d.grad.numpy(), -0.3 * held), (d.grad, held)
+""",
+        server.target,
+    )
+    assert out == ""
