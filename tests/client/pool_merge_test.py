@@ -344,8 +344,22 @@ def test_warnings_stand_in_the_order_of_one_server_and_name_its_first_instance()
 
 
 def test_a_sum_that_overflows_over_all_servers_is_skipped():
+    """Each server's own is finite, and none of them says why."""
     found = of_two(gradient([(0, 0, 40000.0)]), gradient([(0, 1, 40000.0)]))
     assert found.skipped and found.params["k"] == np.inf
+    of_result = "a scaled gradient of k was not finite at loss scale 2; certificates say where that was born"
+    assert found.warnings == [of_result]
+
+
+def test_a_skipped_sum_has_a_reason_beside_a_dynamic_scale():
+    asked = request(gradient=True)
+    asked.spec.policy.loss_scale.dynamic.scale = 2.0
+    merge = Merge(shards([0, 1], [2, 3]), asked, never, never)
+    parts = [gradient([(0, 0, 40000.0)]), gradient([(0, 1, 40000.0)])]
+    events = [(0, "a"), (1, "b"), (0, head()), (1, head()), (0, parts[0]), (1, parts[1])]
+    found = assembled(merge, *events)[0]
+    reason = "the gradient is skipped: its sum over instances, or what was unscaled, is not finite"
+    assert found.skipped and found.warnings[-1] == reason
 
 
 def test_sums_over_blocks_merge_as_nodes_above_them():

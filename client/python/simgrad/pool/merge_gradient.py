@@ -91,8 +91,7 @@ def merged_gradient(
         result.skipped = not is_clean
         result.loss_scale_state.CopyFrom(next_state(scaler.dynamic, state, is_clean))
     _merge_solves(answers, result)
-    for warning in _merged_warnings(parts, result.skipped):
-        result.warnings.append(warning)
+    result.warnings.extend(_merged_warnings(parts, result, scaler.HasField("dynamic")))
     return result
 
 
@@ -212,9 +211,11 @@ def encoded(format: str, values: np.ndarray) -> bytes:
         return values.astype({"f64": "<f8", "f32": "<f4", "f16": "<f2"}[format]).tobytes()
 
 
-def _merged_warnings(parts: Sequence[Part], skipped: bool) -> list[str]:
+def _merged_warnings(parts: Sequence[Part], result: simgrad_pb2.GradientResult, is_dynamic: bool) -> list[str]:
     """Each warning once, in the order of one server; those that count, with the sum of their counts; one reason of a
-    skipped gradient, that of the first instance of the request that has one."""
+    skipped gradient, that of the first instance of the request that has one, or the sum over all servers, which may
+    be not finite where each of theirs is. `is_dynamic`: of the loss scale."""
+    skipped = result.skipped
     counts: dict[str, int | None] = {}
     reason = _reason(parts)
     for warning in (w for part in parts for w in part.result.warnings):
@@ -227,8 +228,22 @@ def _merged_warnings(parts: Sequence[Part], skipped: bool) -> list[str]:
             counts[warning] = None
     if any(words in text for text in counts for words in _OF_LOSS_SCALE):
         counts = {text: n for text, n in counts.items() if not text.startswith(_OF_RESULT)}
+    elif skipped and result.loss_scale != 1.0 and not any(text.startswith(_OF_RESULT) for text in counts):
+        counts[_of_result(result)] = None
+    if skipped and is_dynamic and not reason:
+        counts[_SKIPPED + "its sum over instances, or what was unscaled, is not finite"] = None
     merged = [text if count is None else f"{count}{text}" for text, count in counts.items()]
     return sorted(merged, key=lambda w: next((k for k, words in enumerate(_IN_ORDER) if words in w), len(_IN_ORDER)))
+
+
+def _of_result(result: simgrad_pb2.GradientResult) -> str:
+    """The warning of scaled gradients that are not finite although every cotangent is."""
+    names = [g.name for g in result.gradients if not np.isfinite(arrays.from_tensor(g.gradient)).all()]
+    of = f" of {', '.join(names)}" if names else ""
+    return (
+        f"{_OF_RESULT}{of} was not finite at loss scale {result.loss_scale:g}; "
+        "certificates say where that was born"
+    )
 
 
 def _reason(parts: Sequence[Part]) -> str:
