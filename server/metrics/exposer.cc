@@ -1,15 +1,12 @@
 #include "server/metrics/exposer.h"
 
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <new>
 #include <sstream>
@@ -17,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "prometheus/text_serializer.h"
+#include "server/listening_sockets.h"
 
 namespace simgrad::server::metrics {
 namespace {
@@ -27,26 +25,6 @@ constexpr int kMostAccepted = 64;
 // How long not to try where the process has no descriptor left, not even a reserved one.
 constexpr std::chrono::milliseconds kNoDescriptorPause{20};
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-// Resolves a name; the first of several addresses is used.
-Addresses Resolve(const std::string& address, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  getaddrinfo(address.c_str(), absl::StrCat(port).c_str(), &hints, &found);
-  return {found, &freeaddrinfo};
-}
-
-int PortOf(int socket) {
-  sockaddr_storage bound{};
-  socklen_t size = sizeof(bound);
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &size) != 0) return 0;
-  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
-                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
@@ -54,7 +32,16 @@ absl::StatusOr<std::unique_ptr<Exposer>> Exposer::Create(
     std::vector<std::shared_ptr<prometheus::Collectable>> collectables) {
   std::unique_ptr<Exposer> exposer(new Exposer());
   exposer->collectables_ = std::move(collectables);
-  if (absl::Status status = exposer->Listen(address, port); !status.ok()) return status;
+  auto listening = ListenOn(address, port);
+  if (!listening.ok()) {
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ", port ", port,
+                                               ": ", listening.status().message(),
+                                               "; is the port taken? --metrics_port=0 picks one"));
+  }
+  exposer->listeners_ = std::move(listening->sockets);
+  exposer->port_ = listening->port;
+  exposer->stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!exposer->stop_) return absl::UnavailableError("cannot serve metrics: no descriptor is left");
   exposer->FillReserve();
   exposer->thread_ = std::thread([self = exposer.get()] { self->Serve(); });
   return exposer;
@@ -64,27 +51,6 @@ Exposer::~Exposer() {
   if (!thread_.joinable()) return;
   eventfd_write(stop_.number(), 1);
   thread_.join();
-}
-
-absl::Status Exposer::Listen(const std::string& address, int port) {
-  const Addresses found = Resolve(address, port);
-  if (found != nullptr) {
-    listener_ = Descriptor(
-        socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
-    const int yes = 1;
-    setsockopt(listener_.number(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  }
-  stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (found == nullptr || !stop_ ||
-      bind(listener_.number(), found->ai_addr, found->ai_addrlen) != 0 ||
-      listen(listener_.number(), SOMAXCONN) != 0) {
-    const std::string why = found == nullptr ? "no such address" : std::strerror(errno);
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", address, ", port ", port,
-                                               ": ", why,
-                                               "; is the port taken? --metrics_port=0 picks one"));
-  }
-  port_ = PortOf(listener_.number());
-  return absl::OkStatus();
 }
 
 void Exposer::Serve() {
@@ -100,7 +66,11 @@ void Exposer::Serve() {
 bool Exposer::Round() {
   Clock::time_point now = Clock::now();
   const bool accepting = now >= accept_after_;
-  waits_.assign({{stop_.number(), POLLIN, 0}, {accepting ? listener_.number() : -1, POLLIN, 0}});
+  waits_.assign({{stop_.number(), POLLIN, 0}});
+  for (const Descriptor& listener : listeners_) {
+    waits_.push_back({accepting ? listener.number() : -1, POLLIN, 0});
+  }
+  const size_t first = waits_.size();
   for (const auto& connection : connections_) {
     waits_.push_back({connection->socket(), connection->events(), 0});
   }
@@ -108,19 +78,21 @@ bool Exposer::Round() {
   if (waits_[0].revents != 0) return false;
   now = Clock::now();
   for (size_t i = 0; i < connections_.size(); ++i) {
-    if (waits_[i + 2].revents != 0) connections_[i]->OnReady(now);
+    if (waits_[first + i].revents != 0) connections_[i]->OnReady(now);
   }
   AnswerAll(now);
   std::erase_if(connections_,
                 [now](const auto& each) { return each->IsOver() || now >= each->deadline(); });
-  if (waits_[1].revents != 0) Accept(now);
+  for (size_t i = 0; i < listeners_.size(); ++i) {
+    if (waits_[1 + i].revents != 0) Accept(listeners_[i], now);
+  }
   FillReserve();
   return true;
 }
 
-void Exposer::Accept(Clock::time_point now) {
+void Exposer::Accept(const Descriptor& listener, Clock::time_point now) {
   for (int i = 0; i < kMostAccepted; ++i) {
-    Descriptor socket(accept4(listener_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Descriptor socket(accept4(listener.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
       Add(std::move(socket), now);
       continue;

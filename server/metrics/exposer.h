@@ -26,7 +26,7 @@ class Exposer {
  public:
   static constexpr size_t kMaxConnections = 256;
 
-  // `port` 0: a free one.
+  // `address`: as for ListenOn, both families where it is every address. `port` 0: a free one.
   static absl::StatusOr<std::unique_ptr<Exposer>> Create(
       const std::string& address, int port,
       std::vector<std::shared_ptr<prometheus::Collectable>> collectables);
@@ -39,10 +39,9 @@ class Exposer {
  private:
   using Clock = ScrapeConnection::Clock;
   Exposer() = default;
-  absl::Status Listen(const std::string& address, int port);
   void Serve();
   bool Round();  // false: it is over
-  void Accept(Clock::time_point now);
+  void Accept(const Descriptor& listener, Clock::time_point now);
   void Add(Descriptor socket, Clock::time_point now);
   void AnswerAll(Clock::time_point now);
   std::shared_ptr<const std::string> Page();
@@ -51,7 +50,8 @@ class Exposer {
 
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;
   int port_ = 0;
-  Descriptor listener_, stop_;
+  std::vector<Descriptor> listeners_;
+  Descriptor stop_;
   // Used by the thread only:
   std::vector<std::unique_ptr<ScrapeConnection>> connections_;  // oldest first
   std::vector<pollfd> waits_;

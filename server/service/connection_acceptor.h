@@ -19,7 +19,7 @@
 #include "server/descriptor.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/connections.h"
-#include "server/service/listening_sockets.h"
+#include "server/listening_sockets.h"
 
 namespace simgrad::server::service {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/service/call_watch.h"
-#include "server/service/listening_sockets.h"
+#include "server/listening_sockets.h"
 #include "server/service/port_limits.h"
 
 namespace simgrad::server::service {

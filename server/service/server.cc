@@ -21,7 +21,7 @@
 #include "server/service/descriptor_limit.h"
 #include "server/service/freed_memory.h"
 #include "server/service/health_service.h"
-#include "server/service/listening_sockets.h"
+#include "server/listening_sockets.h"
 #include "server/service/memory_shares.h"
 #include "server/service/port_limits.h"
 #include "server/service/port_probe.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "server/service/listening_sockets.h"
+#include "server/listening_sockets.h"
 
 namespace simgrad::server::service {
 namespace {

@@ -129,6 +129,36 @@ TEST(WhatIsAsked, IsKnownOnceTheHeadIsComplete) {
   EXPECT_EQ(WhatIsAsked("GET /metrics HTTP/1.1\r\nA: " + filler + "\r\n\r\n"), Asked::kTooLong);
 }
 
+// Pods of IPv6 alone are scraped under the address that a chart gives to all.
+TEST(Exposer, EveryAddressIsOneOfBothFamilies) {
+  const auto answer = [](Descriptor socket, auto address) {
+    if (connect(socket.number(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+      return std::string();
+    const std::string text = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(send(socket.number(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+    return Rest(socket);
+  };
+  Descriptor v6(::socket(AF_INET6, SOCK_STREAM, 0));
+  if (!v6) GTEST_SKIP() << "this machine has no IPv6";
+  for (const char* every : {"0.0.0.0", "::"}) {
+    SCOPED_TRACE(every);
+    const auto exposer = Serving(1, every);
+    sockaddr_in old{};
+    old.sin_family = AF_INET;
+    old.sin_port = htons(static_cast<uint16_t>(exposer->port()));
+    old.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_NE(answer(Descriptor(::socket(AF_INET, SOCK_STREAM, 0)), old).find("200 OK"),
+              std::string::npos);
+    sockaddr_in6 young{};
+    young.sin6_family = AF_INET6;
+    young.sin6_port = htons(static_cast<uint16_t>(exposer->port()));
+    young.sin6_addr = in6addr_loopback;
+    EXPECT_NE(answer(Descriptor(::socket(AF_INET6, SOCK_STREAM, 0)), young).find("200 OK"),
+              std::string::npos);
+  }
+}
+
 TEST(Exposer, AnswersGetAndHeadAndRefusesTheRest) {
   const auto exposer = Serving();
   const std::string page = Ask(*exposer, "GET /metrics HTTP/1.1");

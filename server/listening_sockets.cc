@@ -1,4 +1,4 @@
-#include "server/service/listening_sockets.h"
+#include "server/listening_sockets.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace simgrad::server::service {
+namespace simgrad::server {
 namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -110,4 +110,4 @@ std::string HostAndPort(const std::string& address, int port) {
   return v6 ? absl::StrCat("[", address, "]:", port) : absl::StrCat(address, ":", port);
 }
 
-}  // namespace simgrad::server::service
+}  // namespace simgrad::server

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "server/descriptor.h"
 
-namespace simgrad::server::service {
+namespace simgrad::server {
 
 struct ListeningSockets {
   std::vector<Descriptor> sockets;
@@ -24,4 +24,4 @@ absl::StatusOr<ListeningSockets> ListenOn(const std::string& address, int port);
 // The address with its port as messages have it: "127.0.0.1:8001", "[::1]:8001".
 std::string HostAndPort(const std::string& address, int port);
 
-}  // namespace simgrad::server::service
+}  // namespace simgrad::server
