@@ -17,9 +17,9 @@
 
 #include "absl/status/statusor.h"
 #include "server/descriptor.h"
+#include "server/listening_sockets.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/connections.h"
-#include "server/listening_sockets.h"
 
 namespace simgrad::server::service {
 

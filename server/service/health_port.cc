@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "server/service/call_watch.h"
 #include "server/listening_sockets.h"
+#include "server/service/call_watch.h"
 #include "server/service/port_limits.h"
 
 namespace simgrad::server::service {
