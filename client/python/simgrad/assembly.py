@@ -19,7 +19,7 @@ _KINDS = {
 }
 
 Ask = Callable[[Sequence[simgrad_pb2.InputName]], simgrad_pb2.ProgramInfo]
-Part: TypeAlias = "simgrad_pb2.RolloutPart | simgrad_pb2.GradientPart"
+Part: TypeAlias = "simgrad_pb2.RolloutPart | simgrad_pb2.GradientPart | simgrad_pb2.ComparePart"
 
 
 class Assembly:
@@ -39,7 +39,7 @@ class Assembly:
         self._trajectory: dict[str, np.ndarray] = {}
         self._pieces = Pieces()
         self.result: results.Rollout | None = None
-        self.results: list[results.Rollout] = []  # more than one of a Vjp alone; `result` is the last
+        self.results: list[results.Rollout] = []  # more than one of a Vjp or a Compare; `result` is the last
         self.kept = simgrad_pb2.KeptRun()  # empty where the answer has none
 
     @staticmethod
@@ -53,7 +53,7 @@ class Assembly:
 
     def view(self, part: Part) -> diagnostics.ForwardTrace | diagnostics.BackwardTrace:
         """A viewable part by itself."""
-        if isinstance(part, simgrad_pb2.GradientPart) and part.HasField("backward"):
+        if not isinstance(part, simgrad_pb2.RolloutPart) and part.HasField("backward"):
             return diagnostics.backward_trace([part.backward])
         return diagnostics.forward_trace([part.diagnostics], self._header.instances)
 
@@ -71,7 +71,7 @@ class Assembly:
             self._take_trajectory(message)
         elif kind == "piece":
             self._pieces.take(message)
-        elif kind == "result":
+        elif kind in ("result", "rollout", "gradient"):
             self._pieces.check_complete()
             is_gradient = isinstance(message, simgrad_pb2.GradientResult)
             self.result = (
@@ -87,6 +87,7 @@ class Assembly:
 
     def _take_header(self, header: simgrad_pb2.StreamHeader) -> None:
         self._header = header
+        self._forward, self._trajectory = [], {}
         for info in header.trajectory:
             shape = (header.instances, info.times, *info.shape)
             self._trajectory[info.name] = np.zeros(shape, arrays.numpy_dtype(info.dtype))

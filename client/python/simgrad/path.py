@@ -107,6 +107,23 @@ class FirstDifference:
     site: list[str]
     index: list[tuple[int, ...]]
 
+    @classmethod
+    def of(cls, message: simgrad_pb2.Comparison, layout: simgrad_pb2.PathLayout) -> "FirstDifference":
+        """That of a comparison by path; `layout`: of either run."""
+        step, column, element = (
+            np.frombuffer(data, dtype)
+            for data, dtype in (
+                (message.first_steps, "<i8"), (message.first_sites, "<i4"), (message.first_elements, "<i8")
+            )
+        )  # fmt: skip
+        site = [layout.columns[c].site if c >= 0 else "" for c in column.tolist()]
+        index: list[tuple[int, ...]] = [()] * len(site)
+        for c in np.unique(column[column >= 0]).tolist():
+            here = np.flatnonzero(column == c)
+            for n, i in zip(here.tolist(), _places(element[here], tuple(layout.columns[c].shape))):
+                index[n] = i
+        return cls(step.astype(np.int64), site, index)
+
 
 @dataclass(frozen=True)
 class Forced:
@@ -320,13 +337,17 @@ def _first_in_order(
         if column.kind == "count":
             counts = np.minimum(a, b)[here].astype(np.int64)
             element = np.where(differs[here], counts, np.iinfo(np.int64).max).argmin(axis=1)
-        places: list[tuple[int, ...]] = [()] * len(here)
-        if column.shape:
-            places = list(zip(*(axis.tolist() for axis in np.unravel_index(element, column.shape))))
-        for n, i in zip(here.tolist(), places):
+        for n, i in zip(here.tolist(), _places(element, column.shape)):
             found[n] = (place, i)
         open_[here] = False
     return found
+
+
+def _places(elements: np.ndarray, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The indices of flat ones."""
+    if not shape:
+        return [()] * len(elements)
+    return list(zip(*(axis.tolist() for axis in np.unravel_index(elements, shape))))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

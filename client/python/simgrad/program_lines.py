@@ -8,6 +8,7 @@ from typing import Any, Iterator, Sequence
 from simgrad import errors
 from simgrad.guards import COMPARISONS, Guards
 from simgrad.v1 import program_pb2
+from simgrad.variants import parts_with_world
 
 _PART = re.compile(r"(\w+)(?:\[(\d+)\])?")
 _VALUE = re.compile(r"values\[(\d+)\]")
@@ -32,14 +33,12 @@ def line_of(program: program_pb2.Program, path: str) -> str:
 
 def add_line(error: errors.SimgradError, message: Any) -> None:
     """Adds the line of the user's file to an error that names a field of the request's program."""
-    spec, prefix = (message.spec, "spec.") if hasattr(message, "spec") else (message, "")
-    field = f"{prefix}world.program."
-    if not error.field.startswith(field):
-        return
-    line = line_of(spec.world.program, error.field[len(field) :])
-    if line:
-        error.line = line
-        error.args = (f"{line}: {error}",)
+    for prefix, part in parts_with_world(message):
+        field = f"{prefix}world.program."
+        line = line_of(part.world.program, error.field[len(field) :]) if error.field.startswith(field) else ""
+        if line:
+            error.line = line
+            error.args = (f"{line}: {error}",)
 
 
 def site_lines(program: program_pb2.Program) -> dict[str, str]:

@@ -13,6 +13,7 @@ from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.path import Path, options_of
 from simgrad.policy import Policy, policy_message
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2
+from simgrad.variants import Request, parts_with_world, reference_of
 from simgrad.world import World
 
 Arrays = Mapping[str, Any]
@@ -45,6 +46,8 @@ _OPTIONS = (
     *("instances", "first_instance", "instance_ids", "seed", "stride", "chunk_steps"),
     "checkpoint_interval",
 )
+# The arguments of a gradient that are not its rollout's.
+_OF_GRADIENT = ("cotangents", "wrt", "reduction", "loops", "return_tree", "clip_norm")
 _REDUCTIONS = {
     "all": simgrad_pb2.INSTANCE_REDUCTION_ALL,
     "finite_only": simgrad_pb2.INSTANCE_REDUCTION_FINITE_ONLY,
@@ -240,6 +243,20 @@ def gradient_request(
     return request
 
 
+def request_of(
+    world: World, declarations: Declarations, gradient: bool, arguments: Mapping[str, Any]
+) -> Request:
+    """The message of a gradient, or of a rollout that is not kept; the arguments are those of Client.gradient and
+    Client.rollout."""
+    given = dict(arguments)
+    of_gradient = {name: given.pop(name) for name in _OF_GRADIENT if gradient and name in given}
+    weights = given.pop("weights", None)
+    spec = rollout_spec(world, declarations, **given)
+    if gradient:
+        return gradient_request(spec, declarations, weights=weights, **of_gradient)
+    return rollout_request(spec, weights=weights)
+
+
 def _cotangents_of(given: Any) -> Cotangents:
     """Raises TypeError for what are no cotangents by group and name."""
     example = "cotangents: by group and name, as {'state': {'x': array}} or {'trajectory': {'x': array}}"
@@ -352,24 +369,23 @@ def check_size(message: Any, size: int, limit: int) -> None:
 
 def _parts(message: Any) -> list[tuple[str, int]]:
     """The parts that make a request large: paths and sizes of its tensors, lists and program."""
-    inside = hasattr(message, "spec")
-    spec, prefix = (message.spec, "spec.") if inside else (message, "")
     parts = [("handle", len(getattr(message, "handle", "")))]
-    if not isinstance(message, simgrad_pb2.VjpRequest):
-        parts = [(prefix + "world.program", spec.world.program.ByteSize())]
 
     def add(path: str, tensors: Any) -> None:
         parts.extend((f"{path}[{i}].tensor", len(t.tensor.inline)) for i, t in enumerate(tensors))
 
-    if inside:
-        for name in ("initial", "params", "controls", "data"):
-            add(prefix + name, getattr(spec, name))
-        parts.append((prefix + "instance_ids", 8 * len(spec.instance_ids)))
-        parts.append((prefix + "path.forced.decisions", len(spec.path.forced.decisions.inline)))
-    for i, sent in enumerate(getattr(message, "cotangents", ())):
+    for prefix, part in parts_with_world(message):
+        parts.append((prefix + "world.program", part.world.program.ByteSize()))
+        for name in ("initial", "params", "controls", "data") if prefix else ():
+            add(prefix + name, getattr(part, name))
+        if isinstance(part, simgrad_pb2.RolloutSpec):
+            parts.append((prefix + "instance_ids", 8 * len(part.instance_ids)))
+            parts.append((prefix + "path.forced.decisions", len(part.path.forced.decisions.inline)))
+    work = reference_of(message)
+    for i, sent in enumerate(getattr(work, "cotangents", ())):
         add(f"cotangents[{i}].final_state", sent.final_state)
         add(f"cotangents[{i}].trajectory", sent.trajectory)
-    parts.append(("weights", 8 * len(getattr(message, "weights", ()))))
+    parts.append(("weights", 8 * len(getattr(work, "weights", ()))))
     return parts
 
 

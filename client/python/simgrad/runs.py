@@ -5,11 +5,12 @@ from __future__ import annotations
 import collections
 import threading
 from dataclasses import replace
-from typing import Any, Sequence, cast
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, cast
 
 from simgrad import errors, request, results
 from simgrad.assembly import Ask, Assembly
 from simgrad.calls import Terms
+from simgrad.compared import CompareAssembly, Compared
 from simgrad.kept import KeptRun
 from simgrad.path import path_use
 from simgrad.policy import policy_message
@@ -19,9 +20,24 @@ from simgrad.repeating import Call
 from simgrad.service import Service
 from simgrad.stream import Finish, Start, Stream
 from simgrad.v1 import policy_pb2, simgrad_pb2
+from simgrad.variants import Request, compare_request
 from simgrad.world import World
 
 _MOST_DECLARED = 256  # configurations of built-in worlds whose declarations are remembered
+
+
+class Together(NamedTuple):
+    """Several runs as one request.
+
+    Attributes:
+      message: the request. has_paths: whether its answer has the paths of the runs.
+      worlds, asks: by run, its world, and as for Assembly.
+    """
+
+    message: simgrad_pb2.CompareRequest
+    has_paths: bool
+    worlds: Sequence[World]
+    asks: Sequence[Ask]
 
 
 class Runs:
@@ -90,6 +106,63 @@ class Runs:
         declared = lambda: self.declared(world, terms)
         start = self._service.start(method, message, call, terms, declared)
         return self._read(world, message, call, start, finish, progress, raw)
+
+    def together(
+        self, gradient: bool, asked: Sequence[tuple[World, Mapping[str, Any]]], terms: Terms, sends_paths: bool
+    ) -> Together | None:
+        """Several runs as one request of Compare, the first of which is the reference.
+
+        Args:
+          gradient: whether they are gradients.
+          asked: of each run, its world and the other arguments of Client.gradient or Client.rollout. `path`: whether
+            it is recorded, which is that of all.
+          sends_paths: whether the answer has the paths.
+        Returns: None where the server takes no such request: it has no Compare, or of fewer variants, or it is too
+          large; and where no such request says what differs.
+        """
+        if not 0 < len(asked) - 1 <= self._service.most_variants(terms):
+            return None
+        asks = []
+
+        def requests() -> Iterator[Request]:
+            for world, arguments in asked:
+                declared = lambda: self.declared(world, terms)
+                request_of_run = request.request_of(world, declared, gradient, arguments)
+                asks.append(self._asking(world, request_of_run))
+                yield request_of_run
+
+        message = compare_request(requests(), sends_paths)
+        limit = self._service.limits(terms).max_request_bytes
+        if message is None or 0 < limit < message.ByteSize():
+            return None
+        return Together(message, sends_paths, [world for world, _ in asked], asks)
+
+    def compare(
+        self,
+        together: Together,
+        terms: Terms,
+        observer: ProgressCallback,
+        begun: Callable[[int], None],
+        on_nonfinite: str = "report",
+    ) -> Compared:
+        """Asks for several runs. `observer`: of the run of which `begun` was told last. Errors: those of a gradient."""
+        results.check_on_nonfinite(on_nonfinite)
+        worlds = iter(together.worlds)
+        made: list[CompareAssembly] = []
+
+        def assembly() -> Assembly:
+            made[:] = [CompareAssembly(together.asks, together.has_paths, begun)]
+            return made[0]
+
+        def finish(result: results.Rollout, kept: simgrad_pb2.KeptRun) -> None:
+            _finish(result, next(worlds))
+            if on_nonfinite == "raise":
+                results.raise_if_nonfinite(result)
+
+        call = self.calls.new(together.message, terms)
+        start = self._service.start("Compare", together.message, call, terms, lambda: {})
+        stream = Stream(call, start, assembly, observer, finish, self.calls.repeating.clock)
+        return Compared(stream.results, made[0].differs)
 
     def vjp(
         self,

@@ -78,6 +78,10 @@ class Service(abc.ABC):
                     call.is_alive()
                     return answer
 
+    def most_variants(self, terms: Terms) -> int:
+        """The most variants of one Compare; 0: there is none."""
+        return 0
+
     def limits(self, terms: Terms) -> simgrad_pb2.Limits:
         """The limits of the server, which is asked once."""
         if self._limits is None:
@@ -136,6 +140,9 @@ class OneServer(Service):
             return self._send(method, message, call, left, plan)
 
         return Start(send, waits)
+
+    def most_variants(self, terms: Terms) -> int:
+        return self.limits(terms).max_variants
 
     def vjp(
         self,

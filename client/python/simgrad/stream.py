@@ -72,7 +72,7 @@ class Stream:
         self._clock = clock
         self._delivery = Delivery()
         self._pause = 0.0  # longest time, in seconds, that the caller left this try unread
-        self._told = (-1, -1)  # phase and steps of the last progress that the observer was told
+        self._told = (-1, -1, -1)  # run, phase and steps of the last progress that the observer was told
         self._rpc: Any = None  # of this try; None: none has begun
         self._assembly = self._new_assembly()
         self._reached = Reached()
@@ -98,7 +98,7 @@ class Stream:
 
     @property
     def results(self) -> list[Rollout]:
-        """All results: one for each cotangent of a Vjp, else one."""
+        """All results: one for each cotangent of a Vjp, for each run of a Compare, else one."""
         self.result
         return self._assembly.results
 
@@ -190,7 +190,8 @@ class Stream:
         elif kind == "progress":
             progress = part.progress
             self._reach(progress.phase, progress.steps_done, progress.steps_total)
-            position = (_RANK.get(progress.phase, len(_RANK)), progress.steps_done)
+            run = len(self._assembly.results)
+            position = (run, _RANK.get(progress.phase, len(_RANK)), progress.steps_done)
             if position > self._told:  # a repeated run comes by what was told once more
                 self._told = position
                 self._observer(progress.phase, progress.steps_done, progress.steps_total)

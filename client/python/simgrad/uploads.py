@@ -13,6 +13,7 @@ import grpc
 from simgrad.clock import Clock
 from simgrad.repeating import Call
 from simgrad.v1 import simgrad_pb2
+from simgrad.variants import parts_with_world, reference_of
 
 DEFAULT_LEAST = 1 << 20  # bytes; sending less costs hardly more than asking whether it is there
 _PIECE = 1 << 20  # bytes of one message of an upload, where the server takes so much
@@ -246,16 +247,15 @@ def _parts(message: Any, least: int, most: int) -> Iterator[_Part]:
     def within(size: int) -> bool:
         return least < size <= most
 
-    fields = message.DESCRIPTOR.fields_by_name
-    if "spec" in fields:
-        yield from _program(message, _world_of_spec, within)
-        for group in ("initial", "params", "controls", "data"):
-            yield from _tensors(group, message, _group_of_spec(group), within)
-        if message.spec.HasField("path") and within(len(message.spec.path.forced.decisions.inline)):
-            yield _Part("path", message.spec.path.forced.decisions.inline, _refer_path)
-    elif "world" in fields:
-        yield from _program(message, _world, within)
-    for i in range(len(message.cotangents) if "cotangents" in fields else 0):
+    for i, (prefix, part) in enumerate(parts_with_world(message)):
+        # What several variants send under one name is not the same input.
+        of = prefix if i else ""
+        yield from _program(f"{of}program", message, _part(i, "world"), within)
+        for group in ("initial", "params", "controls", "data") if prefix else ():
+            yield from _tensors(f"{of}{group}", message, _part(i, group), within)
+        if isinstance(part, simgrad_pb2.RolloutSpec) and within(len(part.path.forced.decisions.inline)):
+            yield _Part("path", part.path.forced.decisions.inline, _refer_path)
+    for i in range(len(getattr(reference_of(message), "cotangents", ()))):
         for group in ("final_state", "trajectory"):
             yield from _tensors(f"cotangent {group}", message, _cotangent(i, group), within)
 
@@ -263,20 +263,12 @@ def _parts(message: Any, least: int, most: int) -> Iterator[_Part]:
 # ---- Where parts stand in a request, and in a copy of it ----
 
 
-def _world(request: Any) -> Any:
-    return request.world
-
-
-def _world_of_spec(request: Any) -> Any:
-    return request.spec.world
-
-
-def _group_of_spec(group: str) -> Callable[[Any], Any]:
-    return lambda request: getattr(request.spec, group)
+def _part(i: int, field: str) -> Callable[[Any], Any]:
+    return lambda request: getattr(parts_with_world(request)[i][1], field)
 
 
 def _cotangent(i: int, group: str) -> Callable[[Any], Any]:
-    return lambda request: getattr(request.cotangents[i], group)
+    return lambda request: getattr(reference_of(request).cotangents[i], group)
 
 
 def _refer_path(copy: Any, digest: bytes) -> None:
@@ -284,7 +276,7 @@ def _refer_path(copy: Any, digest: bytes) -> None:
 
 
 def _program(
-    request: Any, world_of: Callable[[Any], Any], within: Callable[[int], bool]
+    name: str, request: Any, world_of: Callable[[Any], Any], within: Callable[[int], bool]
 ) -> Iterator[_Part]:
     world = world_of(request)
     if world.HasField("program") and within(world.program.ByteSize()):
@@ -293,7 +285,7 @@ def _program(
             world_of(copy).program_ref = digest
 
         # Deterministic: the same program has the same digest the next time.
-        yield _Part("program", world.program.SerializeToString(deterministic=True), refer)
+        yield _Part(name, world.program.SerializeToString(deterministic=True), refer)
 
 
 def _tensors(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ from simgrad.why.difference import (
     newly_nonfinite_of,
     nonfinite_instances,
 )
-from simgrad.why.fork import Forks, forks_of
+from simgrad.why.fork import Forks, decided_alike, forks_of
 from simgrad.why.recorder import Recorder
 from simgrad.why.sentence import Sentence, sentences
 from simgrad.why.split import Parts, split
@@ -169,16 +170,20 @@ def compare(
             work, variants = work.each(), [without_weights(v) for v in variants]
         reference, *others = variants
         calls.expect(sum(v.steps for v in variants) * (2 if gradient else 1))
-        recorder = Recorder(work, gradient)
-        results = {v.name: recorder.run(v) for v in variants}
+        recorder = Recorder(work, gradient, keeps_paths=divide)
+        compared = recorder.run(variants)
+        results = {v.name: result for v, result in zip(variants, compared.results)}
         pairs = {}
-        for other in others:
+        for other, differs in zip(others, compared.differs):
             runs = (results[reference.name], results[other.name])
             forks = None
             if reference.steps == other.steps:
-                forks = forks_of(work, reference, other, runs)
+                forks = forks_of(work, reference, other, runs, differs)
             parts = _split(work, reference, other, runs, forks, recorder) if divide else None
-            pairs[other.name] = pair_of(work, reference.name, other.name, runs, forks, parts)
+            pair = pair_of(work, reference.name, other.name, runs, forks, parts)
+            by_path = partial(decided_alike, work, reference, other, runs)
+            pair.sentences = sentences(pair) if differs is None else sentences(pair, by_path)
+            pairs[other.name] = pair
     return Comparison(reference.name, results, pairs, calls.count)
 
 
@@ -216,7 +221,8 @@ def pair_of(
     a, b = runs
     value = None if a.value is None or b.value is None else (a.value, b.value)
     values = differences({"": a.values}, {"": b.values}) if a.values is not None and b.values is not None else {}
-    pair = Pair(
+    """The differences of two runs, without sentences."""
+    return Pair(
         reference,
         other,
         a,
@@ -234,5 +240,3 @@ def pair_of(
         nonfinite=int(np.count_nonzero(nonfinite_instances(a, work.own))),
         newly_nonfinite=newly_nonfinite_of(a, b, work.ids),
     )
-    pair.sentences = sentences(pair)
-    return pair

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Callable
+from typing import Callable, Sequence
 
 import numpy as np
 
 from simgrad.diagnostics import REASONS, EventTrace, TerminationTrace
-from simgrad.path import Path
+from simgrad.path import FirstDifference
 from simgrad.results import Rollout
 from simgrad.why.work import Variant, Work
 
@@ -103,19 +103,23 @@ class Forks:
 
 
 def forks_of(
-    work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
+    work: Work,
+    reference: Variant,
+    other: Variant,
+    runs: tuple[Rollout, Rollout],
+    differs: FirstDifference | None,
 ) -> Forks:
-    """Finds where two runs part: by their paths where both have one, else by signatures. A path leaves out what
-    only stops a loop, as the count of turns says it; where such tests alone differ, signatures tell.
+    """Finds where two runs part: by the first difference of their paths where it is known, else by signatures. A path
+    leaves out what only stops a loop, as the count of turns says it; where such tests alone differ, signatures tell.
 
     Cost: up to the first fork, two runs of one instance, and two more along the other's path where there
     were several tests. Without paths, log2(T) prefixes of both runs. Where policy "stop" ended instances at E different
     steps, log2(E) prefixes more if all of them part before, or none does; E at most.
     """
     a, b = runs
-    if a.path is None or b.path is None or a.path.structure != b.path.structure:
+    if differs is None:
         return _by_signatures(work, reference, other, runs)
-    forks = _by_paths(work, reference, other, runs, (a.path, b.path))
+    forks = _by_paths(work, reference, other, runs, differs)
     whole = _last_steps(runs) == a.steps - 1  # what "stop" ended has decided less
     hidden = whole & ~forks.parted & (a.path_signatures != b.path_signatures)
     return _joined(forks, _by_signatures(work, reference, other, runs), hidden) if hidden.any() else forks
@@ -137,9 +141,8 @@ def _by_paths(
     reference: Variant,
     other: Variant,
     runs: tuple[Rollout, Rollout],
-    paths: tuple[Path, Path],
+    differs: FirstDifference,
 ) -> Forks:
-    differs = paths[0].first_difference(paths[1])
     parted = (differs.step >= 0) & (differs.step <= _last_steps(runs))
     first = None
     if parted.any():
@@ -261,6 +264,29 @@ def _loops_differ(a: Rollout, b: Rollout) -> tuple[np.ndarray, list[str]]:
             if step[i] < 0 or t < step[i]:
                 step[i], site[i] = t, name
     return step, site
+
+
+def decided_alike(
+    work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout], fork: Fork
+) -> bool | None:
+    """Whether all instances decide as the one of the fork does: of a loop, whether the same run turns less often; of
+    others, whether both runs take the same decision. None where no path has the site.
+
+    Cost: where the runs have no paths, rollouts of both up to the fork.
+    """
+    known: Sequence[Rollout] = runs
+    if any(run.path is None for run in runs):
+        count, variants = fork.step + 1, (reference, other)
+        work.calls.expect(2 * count)
+        known = work.run_all(variants, gradient=False, steps=count, sends_paths=True, diagnostics="off", path=True)
+    paths = [p for p in (run.path for run in known) if p is not None and fork.site in (c.site for c in p.layout)]
+    if len(paths) < 2:
+        return None
+    before, now = (np.moveaxis(p[fork.site][:, fork.step], 0, -1)[fork.index].astype(np.int64) for p in paths)
+    i = fork.instance
+    if fork.kind == "loop":
+        return bool((np.sign(now - before) == np.sign(now - before)[i]).all())
+    return bool((before == before[i]).all() and (now == now[i]).all())
 
 
 def look_closely(

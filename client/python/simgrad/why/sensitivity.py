@@ -199,13 +199,10 @@ def sensitivity(
             stochastic = rounded != base.policy or resolved.rounds_by_chance
         variants = _perturbed(base, runs, orders, rounded if stochastic else None)
         calls.expect(steps * (1 + len(variants)) * (2 if gradient else 1))
-        recorder = Recorder(work, gradient)
-        first = recorder.run(base)
-        results, forks = [], []
-        for variant in variants:
-            result = recorder.run(variant)
-            results.append(result)
-            forks.append(forks_of(work, base, variant, (first, result)))
+        compared = Recorder(work, gradient).run([base, *variants])
+        first, *results = compared.results
+        pairs = zip(variants, results, compared.differs)
+        forks = [forks_of(work, base, variant, (first, result), differs) for variant, result, differs in pairs]
     values = [r.values for r in (first, *results) if r.values is not None]
     return Sensitivity(
         base=first,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Union
 
 import numpy as np
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from simgrad.why.difference import GradientDifference
     from simgrad.why.fork import Fork, Forks, Side
 
+# Whether all instances decide as that of a fork does; None where that is not known.
+Alike = Callable[["Fork"], Union[bool, None]]
 # By class of a birth certificate, the words before its operation.
 _BIRTHS = {
     "input": "an input of",
@@ -33,11 +35,11 @@ class Sentence:
         return self.text
 
 
-def sentences(pair: Pair) -> list[Sentence]:
+def sentences(pair: Pair, alike: Alike = lambda fork: None) -> list[Sentence]:
     """The sentences about a pair, the most important first: gradients that became zero in most instances,
     then where paths part, then states that stand still, then the rest. Paths that do not part come behind these.
     That most instances of a run give no numbers, or end with an error, comes before all."""
-    zeros = _of_zero_gradients(pair)
+    zeros = _of_zero_gradients(pair, alike)
     most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
     rest = [said for said in zeros if said not in most]
     still = _of_absorption(pair)
@@ -187,7 +189,7 @@ def _of_ended(pair: Pair) -> list[Sentence]:
     return said
 
 
-def _of_zero_gradients(pair: Pair) -> list[Sentence]:
+def _of_zero_gradients(pair: Pair, alike: Alike) -> list[Sentence]:
     said = []
     for name, off in pair.gradients.items():
         before, now = off.zero
@@ -200,14 +202,14 @@ def _of_zero_gradients(pair: Pair) -> list[Sentence]:
         if before:
             text += f" ({before} in {pair.reference})"
         if now == number and all_count and pair.forks is not None:
-            because, more = _of_all(pair, pair.forks, name)
+            because, more = _of_all(pair, pair.forks, name, alike)
             text += because
             facts |= more
         said.append(_sentence(pair, text + ".", facts))
     return said
 
 
-def _of_all(pair: Pair, forks: Forks, name: str) -> tuple[str, dict[str, Any]]:
+def _of_all(pair: Pair, forks: Forks, name: str, alike: Alike) -> tuple[str, dict[str, Any]]:
     """Relates the paths of all instances to the gradient of an input that is zero in all of them. A fork is the
     cause only where all part at its site, that site gates the gradient, and a split does not say that paths change
     nothing in it."""
@@ -223,7 +225,7 @@ def _of_all(pair: Pair, forks: Forks, name: str) -> tuple[str, dict[str, Any]]:
     if first is None or forks.count < number or forks.sites().get(first.site) != number or gate not in ("", first.site):
         return f"; paths part in {_count(forks.count, number)}", {"parted": forks.count}
     is_cause = gate != ""
-    if not is_cause or not _all_alike(pair, forks, first):
+    if not is_cause or not _all_alike(pair, forks, first, alike):
         at = f"the {first.kind} `{first.site}`" + (f" ({first.line})" if first.line else "")
         facts = {"parted": number, "site": first.site, "line": first.line, "step": first.step, "instance": first.instance}
         mark = ":" if is_cause else ";"
@@ -233,23 +235,23 @@ def _of_all(pair: Pair, forks: Forks, name: str) -> tuple[str, dict[str, Any]]:
     return f": {because}", {**facts, "parted": number}
 
 
-def _all_alike(pair: Pair, forks: Forks, first: Fork) -> bool:
+def _all_alike(pair: Pair, forks: Forks, first: Fork, alike: Alike) -> bool:
     """Whether all instances part in the step of the first, and do there what it does."""
-    number, step = pair.other_result.instances, first.step
-    if number == 1:
+    if pair.other_result.instances == 1:
         return True
-    if (forks.step != step).any():
+    if (forks.step != first.step).any():
         return False
+    by_traces = _alike_by_traces(pair, first)
+    if by_traces and first.index == ():  # the traces tell of one decision in each instance
+        return True
+    known = alike(first)
+    return by_traces if known is None else known
+
+
+def _alike_by_traces(pair: Pair, first: Fork) -> bool:
+    """As _all_alike, by what the traces tell of the step: of a loop with turns in common it is not known, and False."""
+    number, step = pair.other_result.instances, first.step
     runs = (pair.reference_result, pair.other_result)
-    paths = [r.path for r in runs if r.path is not None and first.site in r.path.columns]
-    if len(paths) == 2:
-        before, now = (
-            np.moveaxis(p.columns[first.site][:, step], 0, -1)[first.index].astype(np.int64)
-            for p in paths
-        )
-        if first.kind == "loop":
-            return bool((np.sign(now - before) == np.sign(now - before)[first.instance]).all())
-        return bool((before == before[first.instance]).all() and (now == now[first.instance]).all())
     theirs, mine = (r.sites.get(first.site) for r in runs)
     if first.kind == "loop" and theirs is not None and mine is not None:
         return bool(

@@ -1,4 +1,4 @@
-"""One piece of work that runs several times, as Rollout and Gradient calls of one client.
+"""One piece of work that runs several times, in calls of one client: of Compare, or of Rollout and Gradient.
 
 The calls share a deadline and an observer of progress. They run one after the other, so that what ends
 one (a deadline, a closed client, an observer that raises) ends the whole.
@@ -7,14 +7,16 @@ one (a deadline, a closed client, an observer that raises) ends the whole.
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from simgrad import errors
 from simgrad.arrays import Bits, PerStep
 from simgrad.clock import Clock
+from simgrad.compared import Compared
 from simgrad.policy import Policy
 from simgrad.progress import ProgressCallback, observer_of
 from simgrad.request import (
@@ -46,6 +48,7 @@ DIFFERENTIABLE = ("initial", "params", "controls")
 # Options of a gradient that a rollout does not take.
 _OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops")
 _SET_HERE = ("policy", "path", "diagnostics", "raw")
+_VARIANT = re.compile(r"variants\[(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,37 @@ class Variant:
     policy: Policy
     steps: int
     seed: int | None = None
+
+
+class Following:
+    """The observer of the runs of one call, which follow each other.
+
+    Args:
+      tell: told the steps that are done, over all runs, forward and adjoint.
+      ends: [runs] by run, these steps at its end.
+
+    Attributes:
+      run: the number of the run that is under way.
+    """
+
+    def __init__(self, tell: Callable[[int], None], steps: Sequence[int], gradient: bool):
+        self.run = 0
+        self._tell = tell
+        self._steps = steps
+        self._passes = 2 if gradient else 1
+        self._told = 0
+
+    def begin(self, run: int) -> None:
+        """Goes on with a run; a call that is repeated begins with the first one again."""
+        self.run = run
+        self("forward", 0, 0)
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        before = self._passes * sum(self._steps[: self.run])
+        done += before + (self._steps[self.run] if phase == "adjoint" else 0)
+        if done > self._told:
+            self._told = done
+            self._tell(done)
 
 
 class Calls:
@@ -85,6 +119,12 @@ class Calls:
         self._total = 0
         self.retry = retry
         self.count = 0  # calls that were made
+        self._last: Following | None = None  # of the last of them
+
+    @property
+    def begun(self) -> int:
+        """Steps of all runs that were begun."""
+        return self._finished
 
     def expect(self, steps: int) -> None:
         """Adds steps to what the observer is told as the total."""
@@ -100,40 +140,45 @@ class Calls:
         return left
 
     @contextlib.contextmanager
-    def named(self, variant: str) -> Iterator[None]:
-        """Says of a call that ends at the deadline which one it was, and what the deadline of all is."""
+    def named(self, *variants: str) -> Iterator[None]:
+        """Says of a call that ends at the deadline which one it was, in the run of which variant, and what the deadline
+        of all is."""
         before = self.count
         try:
             yield
         except errors.DeadlineExceeded as error:
-            if self.count > before:
+            if self.count > before and self._last is not None:
                 error.args = (
-                    f"{self._phase}: the deadline of {self._timeout:g} s passed in call {self.count}, of {variant}, "
-                    f"which had the rest of it: {error}",
+                    f"{self._phase}: the deadline of {self._timeout:g} s passed in call {self.count}, of "
+                    f"{variants[self._last.run]}, which had the rest of it: {error}",
                 )
             raise
 
     def program(self, client: Client, world: World, **options: Any) -> Program:
         """Client.program, within the deadline of all calls."""
+        left = self.left()
+        with self.asking("the program"):
+            return client.program(world, timeout=left, retry=self.retry, **options)
+
+    @contextlib.contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Says of the deadline that it passed while something was asked for."""
         try:
-            return client.program(world, timeout=self.left(), retry=self.retry, **options)
+            yield
         except errors.DeadlineExceeded as error:
             error.args = (
-                f"{self._phase}: the deadline of {self._timeout:g} s passed while the program was asked for: {error}",
+                f"{self._phase}: the deadline of {self._timeout:g} s passed while {what} was asked for: {error}",
             )
             raise
 
-    def begin(self, steps: int, gradient: bool) -> ProgressCallback:
-        """The observer of one more run, whose steps must have been expected."""
+    def begin(self, steps: Sequence[int], gradient: bool) -> Following:
+        """The observer of one more call, of runs with so many steps each, which must have been expected."""
         self.count += 1
         before = self._finished
-        self._finished += steps * (2 if gradient else 1)
-
-        def told(phase: str, done: int, total: int) -> None:
-            done += steps if phase == "adjoint" else 0
-            self._observer(self._phase, before + done, self._total)
-
-        return told
+        self._finished += sum(steps) * (2 if gradient else 1)
+        tell = lambda done: self._observer(self._phase, before + done, self._total)
+        self._last = Following(tell, steps, gradient)
+        return self._last
 
     def __enter__(self) -> Calls:
         return self
@@ -175,29 +220,75 @@ class Work:
     ) -> Rollout:
         """One call; a Gradient where that is asked for. `steps`: of a prefix, else all. `more` are arguments
         of the call."""
-        inputs = self._sent(variant.world, steps)
-        steps = variant.steps if steps is None else steps
-        arguments: dict[str, Any] = {**self.options, **inputs, **more}
-        if variant.seed is not None:
-            arguments["seed"] = variant.seed
+        arguments = self._arguments(variant, gradient, steps, more)
         method: Any = self.client.gradient if gradient else self.client.rollout
-        if not gradient:
-            for name in _OF_GRADIENTS:
-                arguments.pop(name, None)
         with self.calls.named(variant.name):
             result: Rollout = method(
                 variant.world,
-                steps=steps,
-                policy=variant.policy,
-                instances=self.instances,
-                **self._named(),
-                weights=self.weights,
                 timeout=self.calls.left(),
                 retry=self.calls.retry,
-                progress=self.calls.begin(steps, gradient),
+                progress=self.calls.begin([arguments["steps"]], gradient),
                 **arguments,
             )
         return result
+
+    def run_together(
+        self,
+        variants: Sequence[Variant],
+        *,
+        gradient: bool,
+        steps: int | None = None,
+        sends_paths: bool = False,
+        **more: Any,
+    ) -> Compared | None:
+        """Runs of several variants in one call, of which the first is the reference: the answers that `run` gives, and
+        how the paths of the others differ. `path` says whether they are recorded, and sends_paths whether results
+        have them. None where one call cannot do it, or the server has none for it."""
+        asked = [(v.world, self._arguments(v, gradient, steps, more)) for v in variants]
+        if not gradient and self.options.get("keep"):
+            return None
+        on_nonfinite = [arguments.pop("on_nonfinite", "report") for _, arguments in asked][0]
+        runs, calls = self.client._runs, self.calls
+        terms = runs.calls.terms(calls.left(), calls.retry)
+        with calls.asking("what the server takes"):
+            together = runs.together(gradient, asked, terms, sends_paths)
+        if together is None:
+            return None
+        before = calls.begun
+        try:
+            with calls.named(*(v.name for v in variants)):
+                terms = runs.calls.terms(calls.left(), calls.retry)
+                following = calls.begin([arguments["steps"] for _, arguments in asked], gradient)
+                return runs.compare(together, terms, following, following.begin, on_nonfinite)
+        except errors.Unimplemented as error:
+            if error.reason:
+                raise
+            calls.expect(calls.begun - before)  # an older server, in the place of the one that told its limits
+            return None
+        except errors.SimgradError as error:
+            if at := _VARIANT.match(error.field):
+                error.args = (f"{variants[int(at[1]) + 1].name}: {error}",)
+            raise
+
+    def run_all(self, variants: Sequence[Variant], *, sends_paths: bool = False, **more: Any) -> list[Rollout]:
+        """The answers of `run_together`, in calls of their own where there is none for all."""
+        found = self.run_together(variants, sends_paths=sends_paths, **more)
+        return [self.run(v, **more) for v in variants] if found is None else found.results
+
+    def _arguments(
+        self, variant: Variant, gradient: bool, steps: int | None, more: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The arguments of a call, but for the world and the terms."""
+        arguments: dict[str, Any] = {**self.options, **self._sent(variant.world, steps), **more}
+        if variant.seed is not None:
+            arguments["seed"] = variant.seed
+        for name in () if gradient else _OF_GRADIENTS:
+            arguments.pop(name, None)
+        return {
+            **dict(steps=variant.steps if steps is None else steps, policy=variant.policy),
+            **dict(instances=self.instances, **self._named(), weights=self.weights),
+            **arguments,
+        }
 
     def _named(self) -> dict[str, Any]:
         """The ids as arguments of a call: the first of consecutive ones, else each of them."""
