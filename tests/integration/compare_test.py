@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from one_by_one import OneByOne
 from said import unbacked
 
 import simgrad as sg
@@ -412,8 +413,8 @@ def test_worlds_with_a_form_of_their_own_are_compared_by_name(client):
     assert result.pairs["f32"].gradients["k"].relative < 1e-6
 
 
-class Pathless(sg.Client):
-    """A client of a server that knows of no paths."""
+class Pathless(OneByOne):
+    """A client of a server that knows of no paths, nor of Compare."""
 
     def rollout(self, *arguments, path=False, **more):
         self._refuse(path)
@@ -465,7 +466,7 @@ def test_a_path_that_is_refused_is_done_without(client):
     """What `initial` decides is in no path."""
     work = dict(steps=12, initial={"x": np.array([[1.0, 20.0], [2.0, 1.0]])}, params={"k": 1.0}, objective="rest", policies=["f64", "bf16_unsafe"])
     result = client.compare(started, **work)
-    assert result.results["f64"].path is None
+    assert result.pairs["bf16_unsafe"].forks.unrecorded is None
     # x = 1 - 8 (1/8 + 2^-12) is below 0 at t = 7 in f64; bf16 does not see the small part, and is at 0.
     assert result.pairs["bf16_unsafe"].why.startswith(
         "bf16_unsafe leaves the path of f64 in 1 of 2 instances, first in instance 0: the test `floor` (compare_test.py:"
@@ -477,10 +478,12 @@ def test_a_path_that_is_refused_is_done_without(client):
 
 
 def test_calls_are_those_of_the_variants_and_of_the_first_fork(client):
-    assert depressurized(client, policies=["f32", "bf16_safe"]).calls == 2
-    # The instance that parts runs again in both, and f32, which has two tests there, once along the other's path.
-    assert depressurized(client, policies=["f32", "bf16_unsafe"]).calls == 2 + 2 + 1
-    assert depressurized(client, policies=["f32", "bf16_unsafe"], split=True).calls == 2 + 2 + 1 + 2
+    with OneByOne(client.target) as old:
+        for asked, runs in ((client, 1), (old, 2)):
+            assert depressurized(asked, policies=["f32", "bf16_safe"]).calls == runs
+            # The instance that parts runs again in both, and f32, which has two tests there, once along the other's path.
+            assert depressurized(asked, policies=["f32", "bf16_unsafe"]).calls == runs + 2 + 1
+            assert depressurized(asked, policies=["f32", "bf16_unsafe"], split=True).calls == runs + 2 + 1 + 2
 
 
 def test_a_comparison_repeats_to_the_bit_and_so_does_its_report(client):
@@ -531,16 +534,16 @@ class HundredSecondsALook(Clock):
 
 def test_a_deadline_is_that_of_all_calls_together(client, monkeypatch):
     granted = []
-    gradient = client.gradient
 
-    def noted(*arguments, timeout, **more):
-        granted.append(timeout)
-        return gradient(*arguments, timeout=timeout, **more)
+    class Noting(OneByOne):
+        def gradient(self, *arguments, timeout, **more):
+            granted.append(timeout)
+            return super().gradient(*arguments, timeout=timeout, **more)
 
     monkeypatch.setattr(work, "Clock", HundredSecondsALook)
-    monkeypatch.setattr(client, "gradient", noted)
-    with pytest.raises(sg.DeadlineExceeded, match="deadline of 350 s passed after 2 calls"):
-        bounced(client, timeout=350)  # the first look is for the text of the world
+    with Noting(client.target) as old:
+        with pytest.raises(sg.DeadlineExceeded, match="deadline of 450 s passed after 2 calls"):
+            bounced(old, timeout=450)  # the first looks are for the text of the world, and what the server takes
     assert granted == [150, 50]
 
 
@@ -754,7 +757,9 @@ def test_a_fork_is_of_the_decision_that_parts_and_not_of_its_step(
     told = {"loop": "iterations", "test": "held", "choice": "chosen"}[kind]
     assert fork.kind == kind and re.search(words, str(result.why))
     assert (getattr(fork.reference, told), getattr(fork.other, told)) == decided
-    columns = [r.path.columns[fork.site][0, 0][fork.index] for r in result.results.values()]
+    worlds = [world, world(c=config)]
+    paths = [client.rollout(w, steps=1, initial={"x": start}, policy="f64", path=True).path for w in worlds]
+    columns = [path[fork.site][0, 0][fork.index] for path in paths]
     assert tuple(int(c) for c in columns) == decided
     facts = [s.facts for s in pair.sentences if told in s.facts][0]
     assert (facts[f"reference_{told}"], facts[told]) == decided

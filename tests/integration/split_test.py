@@ -118,11 +118,9 @@ def test_where_every_path_flips_the_vanished_gradient_is_the_paths_doing(client)
 
 def test_forks_of_all_instances_are_those_of_the_columns_of_both_paths(client):
     y = np.linspace(0.3, 1.0, 12)[:, None]
-    result = client.compare(
-        BALL, steps=120, initial={"y": y, "v": [0.0]}, params={"restitution": 0.8}, objective="final_height", policies=["f64", "bf16_unsafe"]
-    )
-    forks = result.pairs["bf16_unsafe"].forks
-    a, b = (result.results[name].path for name in ("f64", "bf16_unsafe"))
+    work = dict(steps=120, initial={"y": y, "v": [0.0]}, params={"restitution": 0.8}, objective="final_height")
+    forks = client.compare(BALL, **work, policies=["f64", "bf16_unsafe"]).pairs["bf16_unsafe"].forks
+    a, b = (client.rollout(BALL, **work, policy=policy, path=True).path for policy in ("f64", "bf16_unsafe"))
     for i in range(12):
         differs = {s: (a[s][i] != b[s][i]).reshape(120, -1).any(axis=1) for s in a.columns}
         steps = np.flatnonzero(np.any(list(differs.values()), axis=0))

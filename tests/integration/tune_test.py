@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from one_by_one import OneByOne
 from said import unbacked
 
 import simgrad as sg
@@ -47,9 +48,11 @@ def test_the_knife_edge_is_the_site_that_flips_when_sums_are_reordered(client):
 
 
 def test_calls_are_those_of_the_runs_and_of_the_first_forks(client, tuned):
-    assert octagon(client, orders=["sequential"]).calls == 2
-    # An instance of two runs that part runs again, in base and run, and once along the other path.
-    assert octagon(client).calls == 4 + 2 * (2 + 1)
+    with OneByOne(client.target) as old:
+        for asked, runs in ((client, (1, 1)), (old, (2, 4))):
+            assert octagon(asked, orders=["sequential"]).calls == runs[0]
+            # An instance of two runs that part runs again, in base and run, and once along the other path.
+            assert octagon(asked).calls == runs[1] + 2 * (2 + 1)
     assert tuned.calls == len(tuned.tried) + 2  # and the reference on both samples
 
 

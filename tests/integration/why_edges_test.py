@@ -97,10 +97,14 @@ def bent_too(x):
 
 def test_without_paths_one_site_has_every_fork_and_of_several_those_not_known_are_counted(client):
     """A terminal cost that decides has no path."""
-    one = client.sensitivity(inside, policy="f32", runs=3, steps=1, initial={"x": BALANCED}, objective="bent")
-    assert one.base.path is None and one.sites[0].share == one.parted.mean() > 0.05
-    two = client.sensitivity(twice, policy="f32", runs=3, steps=1, initial={"x": BALANCED}, objective="bent_too")
-    assert two.base.path is None and two.sites[-1].site == ""
+    work = dict(steps=1, initial={"x": BALANCED})
+    for world, objective in ((inside, "bent"), (twice, "bent_too")):
+        with pytest.raises(sg.InvalidArgument, match="spec.path"):
+            client.gradient(world, **work, objective=objective, policy="f32", path=True)
+    one = client.sensitivity(inside, policy="f32", runs=3, **work, objective="bent")
+    assert one.sites[0].share == one.parted.mean() > 0.05
+    two = client.sensitivity(twice, policy="f32", runs=3, **work, objective="bent_too")
+    assert two.sites[-1].site == ""
     assert sum(s.share for s in two.sites) == pytest.approx(two.parted.mean())
     assert "at least" in two.why and "the site is not known in" in two.why and not unbacked(two.sentence)
     assert "(not known)" in two.table()
@@ -204,7 +208,7 @@ def test_a_run_that_stopped_parts_nowhere_behind_its_end(client):
     work = dict(steps=24, objective="end", policies=["f64", sg.Policy("f16_unsafe").nonfinite("stop")])
     result = client.compare(grows, initial={"x": [0.0, 0.0], "z": [1.0, 0.0]}, **work)
     (pair,) = result.pairs.values()
-    assert pair.other_result.path is None and [bad.instance for bad in pair.other_result.health if bad.stopped] == [0]
+    assert pair.forks.unrecorded is None and [bad.instance for bad in pair.other_result.health if bad.stopped] == [0]
     assert pair.forks.count == 0
     # One that parts before it stops is told: 3.4996 is 3.5 in f16.
     result = client.compare(grows, initial={"x": [0.0, 3.4996], "z": [1.0, 1.0]}, **work)
