@@ -44,7 +44,7 @@ def client_of(target, *, uniform=lambda low, high: high, **options):
     return client
 
 
-def refuse(context, code, reason="", message="not now", retry_after=None):
+def refuse(context, code, reason="", message="not now", retry_after=None, field=""):
     """Ends a call with a status as the server writes them."""
     status = error_details_pb2.ErrorStatus(code=code.value[0], message=message)
     details = []
@@ -55,6 +55,10 @@ def refuse(context, code, reason="", message="not now", retry_after=None):
             seconds=int(retry_after), nanos=round(1e9 * (retry_after % 1))
         )
         details.append(("RetryInfo", error_details_pb2.RetryInfo(retry_delay=delay)))
+    if field:
+        bad = error_details_pb2.BadRequest()
+        bad.field_violations.add(field=field, description=message)
+        details.append(("BadRequest", bad))
     for kind, detail in details:
         url = f"type.googleapis.com/google.rpc.{kind}"
         status.details.append(any_pb2.Any(type_url=url, value=detail.SerializeToString()))

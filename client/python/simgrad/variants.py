@@ -19,7 +19,7 @@ def compare_request(asked: Iterable[Request], sends_paths: bool) -> simgrad_pb2.
 
     Returns: None where a request differs from the reference in more than a variant can say, as one that lacks an
       input of the reference does.
-    Cost: holds two of them at a time.
+    Cost: holds two of them at a time, and leaves of each what all share.
     """
     message = simgrad_pb2.CompareRequest()
     shared: Request | None = None

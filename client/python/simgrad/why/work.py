@@ -46,7 +46,9 @@ _KINDS = {
 }
 DIFFERENTIABLE = ("initial", "params", "controls")
 # Options of a gradient that a rollout does not take.
-_OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops")
+_OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops", "return_tree", "clip_norm")
+# Options that a rollout takes where it is kept alone.
+_OF_REVERSALS = ("checkpoint_interval",)
 _SET_HERE = ("policy", "path", "diagnostics", "raw")
 _VARIANT = re.compile(r"variants\[(\d+)\]")
 
@@ -282,8 +284,9 @@ class Work:
         arguments: dict[str, Any] = {**self.options, **self._sent(variant.world, steps), **more}
         if variant.seed is not None:
             arguments["seed"] = variant.seed
-        for name in () if gradient else _OF_GRADIENTS:
-            arguments.pop(name, None)
+        if not gradient:
+            of_gradients = _OF_GRADIENTS if arguments.get("keep") else (*_OF_GRADIENTS, *_OF_REVERSALS)
+            arguments = {name: given for name, given in arguments.items() if name not in of_gradients}
         return {
             **dict(steps=variant.steps if steps is None else steps, policy=variant.policy),
             **dict(instances=self.instances, **self._named(), weights=self.weights),
@@ -368,8 +371,9 @@ def check_arguments(arguments: Mapping[str, Any], gradient: bool) -> None:
     for name in _SET_HERE:
         if name in arguments:
             raise TypeError(f"{name} differs between the runs, and cannot be given")
-    for name in _OF_GRADIENTS:
-        if not gradient and arguments.get(name) is not None:
+    for name in (*_OF_GRADIENTS, *(() if arguments.get("keep") else _OF_REVERSALS)):
+        given = arguments.get(name)
+        if not gradient and given is not None and given is not False:
             raise TypeError(f"{name} is of gradients: leave it or gradient=False out")
     objective = arguments.get("objective")
     if not isinstance(objective or "", str):
