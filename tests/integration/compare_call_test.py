@@ -1,7 +1,5 @@
 """One call of Compare: what it gives is, to the bit, what calls of their own give, at one server and at a pool."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from live_server import LiveServer, eventually
@@ -113,18 +111,13 @@ def old(server):
         yield client
 
 
-def same(one, other):
-    """What differs between two comparisons or sensitivities, in any bit, but for the number of calls."""
-    return unequal(dataclasses.replace(one, calls=0), dataclasses.replace(other, calls=0))
-
-
 @pytest.mark.parametrize("gradient", [True, False])
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_comparison_is_that_of_calls_of_their_own(client, old, name, gradient):
     world, work = WORLDS[name]
     asked = dict(work, policies=POLICIES, orders=["reversed"], gradient=gradient)
     mine, theirs = client.compare(world, **asked), old.compare(world, **asked)
-    assert same(mine, theirs) == []
+    assert unequal(mine, theirs) == []
     assert repr(mine) == repr(theirs) and mine.html() == theirs.html()
     parted = [pair.forks.count for pair in mine.pairs.values()]
     assert (max(parted) > 0) == (name != "plain") and mine.calls == theirs.calls - 3
@@ -136,7 +129,7 @@ def test_a_split_is_that_of_calls_of_their_own(client, old, name):
     world, work = WORLDS[name]
     asked = dict(work, policies=["f64", "bf16_unsafe"], split=True)
     mine, theirs = client.compare(world, **asked), old.compare(world, **asked)
-    assert same(mine, theirs) == [] and mine.calls == theirs.calls - 1
+    assert unequal(mine, theirs) == [] and mine.calls == theirs.calls - 1
     assert all(result.path is not None for result in mine.results.values())
 
 
@@ -146,7 +139,7 @@ def test_a_sensitivity_is_that_of_calls_of_their_own(client, old, name):
     for policy in ("f32", "bf16_unsafe"):
         asked = dict(work, policy=policy, runs=4)
         mine, theirs = client.sensitivity(world, **asked), old.sensitivity(world, **asked)
-        assert same(mine, theirs) == [] and mine.calls == theirs.calls - 4 and mine.differing >= 2
+        assert unequal(mine, theirs) == [] and mine.calls == theirs.calls - 4 and mine.differing >= 2
     assert mine.parted.any() == (name != "plain")
 
 
@@ -163,7 +156,7 @@ def test_options_are_those_of_all_runs(client, old, options):
     world, work = WORLDS["nested"]
     asked = {**work, "params": {"k": RANDOM.uniform(0.9, 1.1, N)}, "policies": POLICIES, **options}
     mine, theirs = client.compare(world, **asked), old.compare(world, **asked)
-    assert same(mine, theirs) == [] and mine.calls == theirs.calls - 2
+    assert unequal(mine, theirs) == [] and mine.calls == theirs.calls - 2
     for a, b in zip(mine.results.values(), theirs.results.values()):
         assert a.program.text == b.program.text
 
@@ -236,7 +229,7 @@ def test_whether_all_instances_decide_alike_is_told_by_rollouts_up_to_the_fork(c
     x = np.array([[1.0022, 0.5], [1.002, 0.4], third])
     asked = dict(steps=3, initial={"x": x}, params={"k": np.ones(3)}, objective="sum_of_both", policies=["f64", "bf16_unsafe"])
     mine, theirs = client.compare(stops, **asked), old.compare(stops, **asked)
-    assert same(mine, theirs) == [] and said in mine.why and "is zero in 3 of 3 instances" in mine.why
+    assert unequal(mine, theirs) == [] and said in mine.why and "is zero in 3 of 3 instances" in mine.why
     # The runs, one instance in both and along the other's path, and both up to the fork.
     assert (mine.calls, theirs.calls) == (1 + 4 + 1, 2 + 4 + 2)
 
@@ -260,7 +253,7 @@ def test_the_defaults_of_a_world_are_its_variants_own_inputs(client, old):
     worlds = {"other": added(np.array([2.5, 0.5])), "same": added(np.array([1.0, 0.5]))}
     asked = dict(steps=3, initial={"x": [1.0, 1.5]}, objective="end", policies=["f64", "f32"], worlds=worlds)
     mine, theirs = (c.compare(added(np.array([1.0, 0.5])), **asked) for c in (client, old))
-    assert same(mine, theirs) == [] and mine.calls < theirs.calls
+    assert unequal(mine, theirs) == [] and mine.calls < theirs.calls
     assert (mine.results["other"].values != mine.results["f64"].values).all()
     # A variant may have more inputs than the reference, but not fewer.
     more, fewer = (added(7.0), {"array": added(np.array([2.5, 0.5]))}), (added(np.array([2.5, 0.5])), {"number": added(7.0)})
@@ -268,13 +261,13 @@ def test_the_defaults_of_a_world_are_its_variants_own_inputs(client, old):
         asked.update(policies=["f64"], worlds=worlds, gradient=False)
         mine, theirs = (c.compare(reference, **asked) for c in (client, old))
         looked = sum(p.forks.first is not None for p in mine.pairs.values())
-        assert same(mine, theirs) == [] and mine.calls - (theirs.calls - 2) == runs, looked
+        assert unequal(mine, theirs) == [] and mine.calls - (theirs.calls - 2) == runs, looked
 
 
 def test_steps_and_configurations_are_variants(client, old):
     asked = dict(WORLDS["projection"][1], policies=["f32", "bf16_unsafe"], configs=[{"steps": 2}, {"tol": 1e-4, "steps": 6}, {"max_iter": 3}])
     mine, theirs = (c.compare(PROJECTION, **asked) for c in (client, old))
-    assert same(mine, theirs) == [] and mine.calls == theirs.calls - 4
+    assert unequal(mine, theirs) == [] and mine.calls == theirs.calls - 4
     assert [r.steps for r in mine.results.values()] == [4, 4, 2, 6, 4]
 
 
@@ -288,10 +281,10 @@ def test_a_pool_gives_the_comparison_of_one_server(client, server):
     try:
         with sg.Pool([server.target, another.target], timeout=60, most_instances=512) as pool:
             mine, theirs = (c.compare(balanced, **work, policies=POLICIES) for c in (client, pool))
-            assert same(mine, theirs) == [] and mine.calls < theirs.calls
+            assert unequal(mine, theirs) == [] and mine.calls < theirs.calls
             assert mine.pairs["bf16_unsafe"].forks.count > 0
             mine, theirs = (c.sensitivity(balanced, **work, runs=2) for c in (client, pool))
-            assert same(mine, theirs) == [] and mine.calls < theirs.calls
+            assert unequal(mine, theirs) == [] and mine.calls < theirs.calls
     finally:
         another.stop()
 
@@ -301,7 +294,7 @@ def test_more_variants_than_a_server_takes_are_calls_of_their_own(client, old):
     work = dict(steps=1, initial={"x": [0.5]}, policy="f32", stochastic=False, gradient=False)
     for runs, calls in ((most, 1), (most + 1, most + 2)):
         found = client.sensitivity(plain, **work, runs=runs)
-        assert found.calls == calls and same(found, old.sensitivity(plain, **work, runs=runs)) == []
+        assert found.calls == calls and unequal(found, old.sensitivity(plain, **work, runs=runs)) == []
 
 
 @sg.world
@@ -325,7 +318,7 @@ def test_paths_that_are_refused_are_done_without_in_one_call_more(client, old):
     work = dict(steps=12, initial={"x": np.array([[1.0, 20.0], [2.0, 1.0]])}, params={"k": 1.0}, objective="rest", policies=POLICIES)
     told = []
     mine = client.compare(started, **work, progress=lambda *of: told.append(of))
-    assert same(mine, old.compare(started, **work)) == []
+    assert unequal(mine, old.compare(started, **work)) == []
     assert mine.pairs["bf16_unsafe"].forks.unrecorded is None and mine.pairs["bf16_unsafe"].forks.count == 1
     assert mine.results["f64"].events["floor"].count.size
     done = [d for _, d, _ in told]
@@ -348,7 +341,7 @@ def test_a_path_that_one_variant_alone_is_refused_is_no_ones(client, old):
     asked = dict(steps=400, initial={"x": np.linspace(0.5, 2.0, 2000)}, policies=["f64", "bf16_unsafe"], gradient=False)
     asked["worlds"] = {"long": solved(100_000)}
     mine, theirs = (c.compare(solved(40), **asked) for c in (client, old))
-    assert same(mine, theirs) == []
+    assert unequal(mine, theirs) == []
     assert [pair.forks.unrecorded for pair in mine.pairs.values()] == [None, None]
     [pair] = client.compare(solved(40), **{**asked, "worlds": None}).pairs.values()
     assert pair.forks.unrecorded is not None
@@ -432,7 +425,7 @@ def test_a_server_that_dies_in_the_middle_is_asked_for_the_whole_again(free_port
         found = client.compare(world, **work, policies=POLICIES, gradient=False, progress=bar)
     assert running.pop().stop() == 0
     assert len(running) == 1 and {r.tries for r in found.results.values()} == {2}
-    assert same(found, expected) == []
+    assert unequal(found, expected) == []
 
 
 # ---- What it costs, and what it counts ----
@@ -480,7 +473,7 @@ def test_content_of_variants_is_uploaded_once_and_named(server):
     finally:
         meter.close()
     assert 1.9 < sent[0] < 2.2 and max(sent[1:]) < 0.2, sent
-    assert [same(each, expected) for each in found] == [[]] * 3
+    assert [unequal(each, expected) for each in found] == [[]] * 3
 
 
 def test_the_server_counts_runs_and_flips(serve):

@@ -6,8 +6,8 @@ import numpy as np
 
 from simgrad.program_text import ProgramText
 
-# Where an answer comes from, and how long it took.
-OF_THE_RUN = {"device", "request_id", "seconds", "tries", "reused", "replayed"}
+# Where an answer comes from, how long it took, and in how many calls.
+OF_THE_RUN = {"device", "request_id", "seconds", "tries", "reused", "replayed", "calls"}
 
 
 def unequal(a, b, path="result"):

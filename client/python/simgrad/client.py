@@ -528,15 +528,15 @@ class Client:
             {"tol": 1e-4}, and another number of steps under "steps".
           worlds: further variants by name: the reference in another world with the same inputs.
           gradient: False: rollouts are compared.
-          split: the error of each gradient is divided into rounding and path (docs/why.md). Shared inputs
-            are then sent once for each instance, so that gradients are those of instances.
+          split: the error of each gradient is divided into rounding and path (docs/why.md), with shared inputs
+            sent once for each instance.
           progress: as for `rollout`; steps of all calls together, forward and adjoint each.
           timeout: of all calls together, in seconds; None: the client's.
           arguments: others of `gradient` (of `rollout`, where gradient=False): initial, params, objective, ...
-        Cost: a call for each variant, which records its path; two more for each but the reference with
-          split=True; and for each pair that parts two to four runs of one instance up to the fork.
-        Errors: those of `gradient`; ValueError for variants that have one name, or cannot be split;
-          Unimplemented (reason NO_PATH) for split=True where no path can be recorded.
+        Cost: one call, with inputs once (docs/why.md); two more for each variant but the reference with split=True, where
+          results have their paths; and for each pair that parts two to four runs of one instance up to the fork.
+        Errors: those of `gradient`, under the name of a variant; ValueError for variants that have one name, or cannot
+          be split; Unimplemented (reason NO_PATH) for split=True where no path can be recorded.
         """
         return compare(
             self,
@@ -579,7 +579,7 @@ class Client:
           stochastic: run i rounds what is cast into a role up or down by chance, drawn by seed i.
           gradient: False: rollouts are run.
           progress, timeout, arguments: as for `compare`.
-        Cost: k + 1 calls, and for each run that parts two to four runs of one instance up to the fork.
+        Cost: as of `compare`: k + 1 runs, and for each that parts two to four of one instance up to the fork.
         Errors: those of `gradient`; ValueError for stochastic=True in a world that draws random numbers, for
           its draws would change, and without orders under a policy whose casts have no choice (f64).
         """

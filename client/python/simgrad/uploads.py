@@ -248,7 +248,7 @@ def _parts(message: Any, least: int, most: int) -> Iterator[_Part]:
         return least < size <= most
 
     for i, (prefix, part) in enumerate(parts_with_world(message)):
-        # What several variants send under one name is not the same input.
+        # Variants send other inputs under the names of the reference's.
         of = prefix if i else ""
         yield from _program(f"{of}program", message, _part(i, "world"), within)
         for group in ("initial", "params", "controls", "data") if prefix else ():

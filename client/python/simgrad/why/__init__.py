@@ -1,7 +1,7 @@
 """Why did my gradient change: runs of one piece of work, compared.
 
-`Client.compare`, `Client.sensitivity` and `Client.tune` are made of Rollout and Gradient calls. The files
-here know nothing of the wire.
+The runs of `Client.compare` and `Client.sensitivity` are one call of Compare where the server has it, else calls of
+Rollout and Gradient, as those of `Client.tune` are. The files here know nothing of the wire.
 """
 
 from simgrad.why.compare import Comparison, Pair

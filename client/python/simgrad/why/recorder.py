@@ -58,7 +58,7 @@ class Recorder:
 
 
 def first_difference(reference: Rollout, other: Rollout) -> FirstDifference | None:
-    """Where the path of another run leaves the reference's; None where the two have no paths that can be compared."""
+    """Finds where the path of another run leaves the reference's; None where the two have no paths that can be compared."""
     a, b = reference.path, other.path
     if a is None or b is None or a.structure != b.structure or a.steps != b.steps:
         return None
