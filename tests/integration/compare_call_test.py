@@ -161,6 +161,19 @@ def test_options_are_those_of_all_runs(client, old, options):
         assert a.program.text == b.program.text
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_rollouts_have_the_options_of_rollouts(client, old, keep):
+    """A server keeps rollouts of calls of their own alone."""
+    world, work = WORLDS["balanced"]
+    options = dict(gradient=False, record=["x"], weights=RANDOM.normal(size=N), keep=keep, **({} if keep else {"margins": ["inside"]}))
+    asked = {**work, "policies": POLICIES, **options}
+    mine, theirs = client.compare(world, **asked), old.compare(world, **asked)
+    for result in (*mine.results.values(), *theirs.results.values()):
+        assert (result.kept is not None) == keep and keep == (not result.margins)
+        result.kept = None
+    assert unequal(mine, theirs) == [] and mine.calls == theirs.calls - (0 if keep else 2)
+
+
 def test_the_text_of_a_run_is_that_of_its_variant(client, old):
     world, work = WORLDS["nested"]
     found = client.compare(world, **work, policies=POLICIES)
@@ -195,6 +208,19 @@ def test_first_differences_are_those_of_the_paths_that_are_recorded(client, name
         assert differs.site == expected.site and differs.index == expected.index
         told |= set(expected.site) - {""}
     assert len(told) >= {"nested": 3, "backwards": 2, "balanced": 1, "plain": 0, "ball": 1, "projection": 1}[name], told
+
+
+def test_first_differences_of_many_instances_come_in_pieces(serve, client):
+    n = 20_000
+    world, work = WORLDS["balanced"]
+    work = {**work, "initial": {"x": np.tile(BALANCED, (n // N, 1))}, "steps": 3}
+    policies = [sg.Policy(name) for name in POLICIES]
+    small = serve("--max_message_bytes=65536")
+    found = runs_of(small, world, work, policies)
+    expected = runs_of(client, world, work, policies)
+    assert unequal(found, expected) == [] and 0 < (found.differs[1].step >= 0).sum() < n
+    paths = [client.gradient(world, **work, policy=p, path=True).path for p in policies]
+    assert [unequal(d, paths[0].first_difference(p)) for d, p in zip(found.differs, paths[1:])] == [[], []]
 
 
 def test_sites_of_first_differences_count_the_instances(client):

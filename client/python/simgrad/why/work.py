@@ -247,9 +247,9 @@ class Work:
         how the paths of the others differ. `path` says whether they are recorded, and sends_paths whether results
         have them. None where one call cannot do it, or the server has none for it."""
         asked = [(v.world, self._arguments(v, gradient, steps, more)) for v in variants]
-        if not gradient and self.options.get("keep"):
-            return None
         on_nonfinite = [arguments.pop("on_nonfinite", "report") for _, arguments in asked][0]
+        if not gradient and any([arguments.pop("keep", False) for _, arguments in asked]):
+            return None
         runs, calls = self.client._runs, self.calls
         terms = runs.calls.terms(calls.left(), calls.retry)
         with calls.asking("what the server takes"):
