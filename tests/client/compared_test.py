@@ -212,6 +212,19 @@ def test_a_deadline_names_the_variant_that_was_running(comparing, parts, running
             compare(client, timeout=50)
 
 
+def test_a_repeated_call_is_in_its_first_run_again(comparing):
+    def late(n, context):
+        if n == 2:
+            refuse(context, Code.DEADLINE_EXCEEDED, "DEADLINE", "late")
+        yield from compared()[:-1]
+        refuse(context, Code.UNAVAILABLE, message="Socket closed")
+
+    comparing.compare = late
+    with client_of(comparing.target) as client:
+        with pytest.raises(sg.DeadlineExceeded, match="in call 1, of f64, which"):
+            compare(client)
+
+
 def test_a_deadline_that_passes_before_the_call_is_that_of_all(comparing):
     comparing.unary = lambda n, context: refuse(context, Code.DEADLINE_EXCEEDED, "DEADLINE", "late")
     with client_of(comparing.target) as client:

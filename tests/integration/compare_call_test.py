@@ -260,6 +260,31 @@ def test_whether_all_instances_decide_alike_is_told_by_rollouts_up_to_the_fork(c
     assert (mine.calls, theirs.calls) == (1 + 4 + 1, 2 + 4 + 2)
 
 
+@sg.world
+def passes(x: sg.State[2], k: sg.Param = 1.0):
+    """Two tests in a step. In bf16 neither holds, and k is of no effect."""
+
+    def run(total, row):
+        y = sg.where(sg.test("above", row > 1.001), k * row, 1.0 * row)
+        return total + y, y
+
+    return sg.scan(run, 0.0 * x[0], x)[1]
+
+
+@passes.objective
+def sum_of_rows(x):
+    return np.sum(x)
+
+
+def test_as_many_tests_as_instances_are_not_one_in_each(client, old):
+    """In f64 the first test holds in one instance, the second in the other: as often as one that holds in both."""
+    asked = dict(steps=1, params={"k": np.ones(2)}, objective="sum_of_rows", policies=["f64", "bf16_unsafe"])
+    for other, said in (([0.5, 1.002], "all paths part at the test `above`"), ([1.002, 0.5], "the test `above` (compare_call_test.py:")):
+        asked["initial"] = {"x": np.array([[1.0022, 0.5], other])}
+        mine, theirs = client.compare(passes, **asked), old.compare(passes, **asked)
+        assert unequal(mine, theirs) == [] and f"zero in 2 of 2 instances: {said}" in mine.why
+
+
 # ---- Inputs that variants have of their own ----
 
 
@@ -288,6 +313,21 @@ def test_the_defaults_of_a_world_are_its_variants_own_inputs(client, old):
         mine, theirs = (c.compare(reference, **asked) for c in (client, old))
         looked = sum(p.forks.first is not None for p in mine.pairs.values())
         assert unequal(mine, theirs) == [] and mine.calls - (theirs.calls - 2) == runs, looked
+
+
+def test_lines_are_those_of_each_variants_own_world(client, old):
+    @sg.world(name="low")
+    def low(x: sg.State):
+        return sg.where(sg.test("high", x > 3.0), x - 1.0, x + 1.0)
+
+    @sg.world(name="low")
+    def lower(x: sg.State):
+        return sg.where(sg.test("high", x > 2.0), x - 1.0, x + 1.0)
+
+    asked = dict(steps=3, initial={"x": [1.0, 1.5]}, policies=["f64"], worlds={"lower": lower}, gradient=False)
+    mine, theirs = client.compare(low, **asked), old.compare(low, **asked)
+    assert unequal(mine, theirs) == [] and mine.calls == theirs.calls - 1
+    assert len({result.events["high"].line for result in mine.results.values()}) == 2
 
 
 def test_steps_and_configurations_are_variants(client, old):

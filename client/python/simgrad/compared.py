@@ -31,7 +31,7 @@ class CompareAssembly(Assembly):
     Args:
       asks: by run, as for Assembly.
       has_paths: whether the answer has the paths that the runs recorded.
-      begun: told the number of each run that begins, from 0.
+      begun: told the number of each run that begins, from 0, which a repeated call begins with again.
     """
 
     def __init__(self, asks: Sequence[Ask], has_paths: bool, begun: Callable[[int], None]):
@@ -41,6 +41,7 @@ class CompareAssembly(Assembly):
         self._begun = begun
         self.comparisons: list[simgrad_pb2.Comparison] = []  # with what came in pieces
         self.differs: list[FirstDifference | None] = []
+        begun(0)  # of this try, before anything of it comes
 
     def add(self, part: Part) -> None:
         kind = part.WhichOneof("part")
