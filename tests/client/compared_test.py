@@ -260,7 +260,6 @@ def test_an_error_of_a_variant_has_its_name(comparing):
     ],
 )
 def test_what_no_call_of_compare_can_ask_is_asked_in_calls_of_their_own(comparing, limits, more, calls):
-    comparing.limits.MergeFrom(simgrad_pb2.Limits(**limits))
     for name, value in limits.items():
         setattr(comparing.limits, name, value)
     with client_of(comparing.target) as client:

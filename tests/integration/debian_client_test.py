@@ -66,6 +66,7 @@ with sg.Client(sys.argv[1], timeout=120) as client:
     work = dict(steps=300, initial={"y": height, "v": 0 * height}, params={"k": 0.5})
     r = client.rollout(ball, record=["y"], diagnostics="instances", **work)
     g = client.gradient(ball, objective="final_penetration", policy="f16_safe", **work)
+    compared = client.compare(ball, policies=["f64", "bf16_unsafe"], objective="final_penetration", **work)
     blocks = sum(1 for _ in client.rollout_stream(ball, **work))
     try:
         client.rollout(ball, **{**work, "steps": -1})
@@ -76,7 +77,7 @@ with sg.Client(sys.argv[1], timeout=120) as client:
         "iterations": r.sites["projection"].iterations.tolist(), "path": r.path_signature,
         "fingerprint": r.program.fingerprint, "k": g.params["k"].tobytes().hex(),
         "y": g.initial["y"].tobytes().hex(), "connected": g.connected, "field": field,
-        "blocks": blocks > 0,
+        "blocks": blocks > 0, "why": compared.why, "calls": compared.calls,
     }))
 """
 

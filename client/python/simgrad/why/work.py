@@ -75,7 +75,7 @@ class Following:
 
     Args:
       tell: told the steps that are done, over all runs, forward and adjoint.
-      ends: [runs] by run, these steps at its end.
+      steps: by run. gradient: whether each has its steps twice, forward and adjoint.
 
     Attributes:
       run: the number of the run that is under way.
