@@ -470,9 +470,9 @@ def test_an_observer_that_raises_ends_the_work_at_the_server(serve):
 
 def test_a_deadline_names_the_variant_that_was_running(client):
     world, work = WORLDS["ball"]
-    configs = [{"steps": 5_000_000}]
-    with pytest.raises(sg.DeadlineExceeded, match="passed in call 1, of f64 steps=5000000, which had the rest of it: .* of 5000000 steps"):
-        client.compare(world, **work, policies=["f64", "f32"], configs=configs, timeout=1.5)
+    configs = [{"steps": 10_000_000}]
+    with pytest.raises(sg.DeadlineExceeded, match="passed in call 1, of f64 steps=10000000, which had the rest of it: .* of 10000000 steps"):
+        client.compare(world, **work, policies=["f64", "f32"], configs=configs, timeout=4)
 
 
 def test_a_server_that_dies_in_the_middle_is_asked_for_the_whole_again(free_port, client):
