@@ -218,10 +218,10 @@ def pair_of(
     forks: Forks | None,
     split: dict[str, Parts] | None,
 ) -> Pair:
+    """The differences of two runs, without sentences."""
     a, b = runs
     value = None if a.value is None or b.value is None else (a.value, b.value)
     values = differences({"": a.values}, {"": b.values}) if a.values is not None and b.values is not None else {}
-    """The differences of two runs, without sentences."""
     return Pair(
         reference,
         other,
