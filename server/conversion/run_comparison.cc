@@ -22,21 +22,31 @@ std::string BytesOf(const std::vector<T>& values) {
 struct ScaledNorm {
   double largest = 0;
   double sum = 0;  // of squares, so divided
+  void Add(double x) {
+    const double part = largest == 0 ? 0.0 : x / largest;
+    sum += part * part;
+  }
   double norm() const { return std::sqrt(sum); }
 };
-template <class At>
-ScaledNorm NormOf(int64_t count, const At& at) {
-  ScaledNorm norm;
-  for (int64_t k = 0; k < count; ++k) norm.largest = std::max(norm.largest, std::abs(at(k)));
-  if (norm.largest == 0) return norm;
-  for (int64_t k = 0; k < count; ++k) norm.sum += std::pow(at(k) / norm.largest, 2);
-  return norm;
-}
 
 // An infinity or a NaN that both have is no difference.
 double OffBy(double reference, double other) {
   if (reference == other || (std::isnan(reference) && std::isnan(other))) return 0;
   return other - reference;
+}
+
+bool IsInteger(sim::DType dtype) {
+  return dtype == sim::DType::kI64 || dtype == sim::DType::kI32 || dtype == sim::DType::kU32 ||
+         dtype == sim::DType::kU8;
+}
+
+// other - reference, of integers exactly before it becomes a real.
+double OffAt(const sim::Tensor& reference, const sim::Tensor& other, int64_t k) {
+  if (!IsInteger(reference.dtype) || !IsInteger(other.dtype)) {
+    return OffBy(reference.Get(k), other.Get(k));
+  }
+  __extension__ using Wide = __int128;
+  return static_cast<double>(static_cast<Wide>(other.GetInt(k)) - reference.GetInt(k));
 }
 
 sim::Tensor NumbersOf(const std::vector<double>& values) {
@@ -48,38 +58,43 @@ sim::Tensor NumbersOf(const std::vector<double>& values) {
 }  // namespace
 
 v1::FieldDifference DifferenceOf(const std::string& field, const sim::Tensor& reference,
-                                 const sim::Tensor& other) {
+                                 const sim::Tensor& other, sim::WorkMeter& meter) {
+  using Limits = std::numeric_limits<double>;
+  constexpr int64_t kOfPair = 4 * sim::kConversionWork;
   v1::FieldDifference difference;
   difference.set_field(field);
   difference.set_at(-1);
   const int64_t count = reference.count();
-  const auto off = [&](int64_t k) { return OffBy(reference.Get(k), other.Get(k)); };
-  bool is_finite = true;
-  double largest = 0;
-  for (int64_t k = 0; k < count; ++k) {
-    const double by = off(k);
-    is_finite = is_finite && std::isfinite(by);
-    const double size = std::isnan(by) ? std::numeric_limits<double>::infinity() : std::abs(by);
-    if (size <= largest) continue;
-    largest = size;
-    difference.set_at(k);
-  }
-  if (difference.at() < 0) return difference;
-  difference.set_largest(std::abs(off(difference.at())));
-  if (!is_finite) {
-    difference.set_relative(std::numeric_limits<double>::quiet_NaN());
-    return difference;
-  }
-  const ScaledNorm by = NormOf(count, off);
-  const ScaledNorm of = NormOf(count, [&](int64_t k) {
+  const auto in_pieces = [&](const auto& look) {
+    sim::InPieces(meter, count, kOfPair, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) look(k);
+    });
+  };
+  const auto value_at = [&](int64_t k) {
     const double value = reference.Get(k);
     return std::isfinite(value) ? value : 0.0;
+  };
+  ScaledNorm by, of;
+  bool is_finite = true;
+  in_pieces([&](int64_t k) {
+    const double off = OffAt(reference, other, k);
+    of.largest = std::max(of.largest, std::abs(value_at(k)));
+    is_finite = is_finite && std::isfinite(off);
+    const double size = std::isnan(off) ? Limits::infinity() : std::abs(off);
+    if (size <= by.largest) return;
+    by.largest = size;
+    difference.set_at(k);
   });
-  using Limits = std::numeric_limits<double>;
-  difference.set_relative(of.largest == 0
-                              ? Limits::infinity()
-                              : std::clamp(by.norm() / of.norm() * (by.largest / of.largest),
-                                           Limits::denorm_min(), Limits::max()));
+  if (difference.at() < 0) return difference;
+  difference.set_largest(std::abs(OffAt(reference, other, difference.at())));
+  difference.set_relative(is_finite ? Limits::infinity() : Limits::quiet_NaN());
+  if (!is_finite || of.largest == 0) return difference;
+  in_pieces([&](int64_t k) {
+    by.Add(OffAt(reference, other, k));
+    of.Add(value_at(k));
+  });
+  const double relative = by.norm() / of.norm() * (by.largest / of.largest);
+  difference.set_relative(std::clamp(relative, Limits::denorm_min(), Limits::max()));
   return difference;
 }
 
@@ -169,24 +184,6 @@ void RunComparison::CompareRows(const sim::Tensor& rows, int64_t first_step, int
   }
 }
 
-RunComparison::Answer RunComparison::AnswerOf(const sim::NumericalProgram& program,
-                                              const sim::WorkResult& result) {
-  Answer answer;
-  const sim::Program& world = program.program;
-  const std::vector<int32_t> states = world.InputsOf(sim::InputKind::kState);
-  for (size_t i = 0; i < result.final_states.size(); ++i) {
-    const std::string& name = world.inputs[static_cast<size_t>(states[i])].name;
-    answer.fields["final_state." + name] = result.final_states[i];
-  }
-  if (!program.objective.empty()) answer.fields["values"] = NumbersOf(result.values);
-  for (const sim::InputGradient& gradient : result.gradients) {
-    const sim::Input& input = world.inputs[static_cast<size_t>(gradient.input)];
-    answer.fields[GradientField(input)] = gradient.gradient;
-  }
-  answer.signatures = result.path_signatures;
-  return answer;
-}
-
 void RunComparison::TellPaths(v1::Comparison& comparison) const {
   comparison.set_by_path(true);
   comparison.set_instances(instances_);
@@ -222,12 +219,26 @@ void RunComparison::TellSites(v1::Comparison& comparison) const {
   for (const auto& [name, count] : run_.counts) of(name)->set_variant_count(count);
 }
 
-std::optional<v1::Comparison> RunComparison::End(const sim::WorkResult& result) {
-  Answer answer = AnswerOf(*run_.program, result);
+std::optional<v1::Comparison> RunComparison::End(const sim::WorkResult& result,
+                                                 sim::WorkMeter& meter) {
+  const sim::NumericalProgram& program = *run_.program;
+  const sim::Program& world = program.program;
+  const auto for_each = [&](const auto& see) {
+    const std::vector<int32_t> states = world.InputsOf(sim::InputKind::kState);
+    for (size_t i = 0; i < result.final_states.size(); ++i) {
+      see("final_state." + world.inputs[static_cast<size_t>(states[i])].name,
+          result.final_states[i]);
+    }
+    if (!program.objective.empty()) see("values", NumbersOf(result.values));
+    for (const sim::InputGradient& gradient : result.gradients) {
+      see(GradientField(world.inputs[static_cast<size_t>(gradient.input)]), gradient.gradient);
+    }
+  };
   if (is_reference_) {
+    for_each([&](const std::string& field, const sim::Tensor& tensor) { fields_[field] = tensor; });
+    signatures_ = result.path_signatures;
     is_reference_ = false;
     reference_ = std::move(run_);
-    answer_ = std::move(answer);
     return std::nullopt;
   }
   v1::Comparison comparison;
@@ -235,21 +246,21 @@ std::optional<v1::Comparison> RunComparison::End(const sim::WorkResult& result) 
     TellPaths(comparison);
   } else {
     comparison.set_unlike(Unlike());
-    if (run_.steps == reference_.steps) {
-      comparison.set_instances(instances_);
-      int64_t parted = 0;
-      for (size_t i = 0; i < answer.signatures.size(); ++i) {
-        parted += answer.signatures[i] != answer_.signatures[i] ? 1 : 0;
-      }
-      comparison.set_parted(parted);
+  }
+  if (!difference_ && run_.steps == reference_.steps) {
+    comparison.set_instances(instances_);
+    int64_t parted = 0;
+    for (size_t i = 0; i < signatures_.size(); ++i) {
+      parted += result.path_signatures[i] != signatures_[i] ? 1 : 0;
     }
+    comparison.set_parted(parted);
   }
   TellSites(comparison);
-  for (const auto& [field, other] : answer.fields) {
-    const auto reference = answer_.fields.find(field);
-    if (reference == answer_.fields.end() || reference->second.shape != other.shape) continue;
-    *comparison.add_differences() = DifferenceOf(field, reference->second, other);
-  }
+  for_each([&](const std::string& field, const sim::Tensor& other) {
+    const auto reference = fields_.find(field);
+    if (reference == fields_.end() || reference->second.shape != other.shape) return;
+    *comparison.add_differences() = DifferenceOf(field, reference->second, other, meter);
+  });
   return comparison;
 }
 

@@ -16,6 +16,7 @@
 #include "server/conversion/work.h"
 #include "sim/engine.h"
 #include "sim/program/path_difference.h"
+#include "sim/work_meter.h"
 #include "simgrad/v1/simgrad.pb.h"
 
 namespace simgrad::server::conversion {
@@ -27,8 +28,8 @@ class RunComparison {
              int64_t steps);
   // `recorded`: the fields of the chunk.
   void Add(const std::vector<Recorded>& recorded, const sim::ForwardChunk& chunk);
-  // After a run. None: it was the reference.
-  std::optional<v1::Comparison> End(const sim::WorkResult& result);
+  // After a run. None: it was the reference. Throws sim::StopRequested.
+  std::optional<v1::Comparison> End(const sim::WorkResult& result, sim::WorkMeter& meter);
 
  private:
   // By site of a world, in the order of the program: turns of a loop, elements for which a test held.
@@ -39,26 +40,21 @@ class RunComparison {
     Counts counts;
     const sim::PathLayout* path() const { return program->path ? &*program->path : nullptr; }
   };
-  // The reference's.
-  struct Answer {
-    std::map<std::string, sim::Tensor> fields;  // as in FieldDifference
-    std::vector<uint64_t> signatures;
-  };
 
   // Why decisions are not compared one by one; empty: they are.
   std::string Unlike() const;
   void AddCounts(const sim::StepDiagnostics& diagnostics);
   void KeepRows(const sim::Tensor& rows, int64_t first_step, int64_t steps);
   void CompareRows(const sim::Tensor& rows, int64_t first_step, int64_t steps);
-  static Answer AnswerOf(const sim::NumericalProgram& program, const sim::WorkResult& result);
   void TellPaths(v1::Comparison& comparison) const;
   void TellSites(v1::Comparison& comparison) const;
 
   bool is_reference_ = true;
   int64_t instances_ = 0;
   Run reference_, run_;
-  Answer answer_;
-  std::vector<uint8_t> rows_;  // of the reference's path: [instances][steps][bytes]
+  std::map<std::string, sim::Tensor> fields_;  // the reference's, as in FieldDifference
+  std::vector<uint64_t> signatures_;           // the reference's
+  std::vector<uint8_t> rows_;                  // of the reference's path: [instances][steps][bytes]
   // This run's:
   std::optional<sim::PathDifference> difference_;
   std::vector<int64_t> first_steps_, first_elements_;
@@ -66,8 +62,8 @@ class RunComparison {
   std::vector<uint64_t> flips_;  // by column
 };
 
-// How far arrays of one shape are from each other; kept here for its test.
+// How far arrays of one shape are from each other; here for its test. Throws sim::StopRequested.
 v1::FieldDifference DifferenceOf(const std::string& field, const sim::Tensor& reference,
-                                 const sim::Tensor& other);
+                                 const sim::Tensor& other, sim::WorkMeter& meter);
 
 }  // namespace simgrad::server::conversion

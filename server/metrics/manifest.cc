@@ -381,14 +381,15 @@ void AddSites(std::vector<Family>& all) {
                  {},
                  kOne,
                  {}});
-  all.push_back({"simgrad_path_comparisons_total",
-                 kCounter,
-                 kServer,
-                 "Instances whose path was compared with that of the same instance in another run, "
-                 "by Compare.",
-                 {"result"},
-                 Product({{"equal", "diverged"}}),
-                 {}});
+  all.push_back(
+      {"simgrad_path_comparisons_total",
+       kCounter,
+       kServer,
+       "Instances that Compare held against the same instance of another run, by paths or, "
+       "without them, by signatures: whether they decide alike.",
+       {"result"},
+       Product({{"equal", "diverged"}}),
+       {}});
   all.push_back(
       {"simgrad_path_flips_total",
        kCounter,

@@ -190,6 +190,7 @@ std::string LogLine(const RequestRecord& record) {
     line.Text("world", record.world)
         .Integer("instances", record.instances)
         .Integer("steps", record.steps);
+    if (record.runs > 1) line.Integer("runs", record.runs);
   }
   line.Text("code", record.outcome);
   double claimed = 0;

@@ -1,7 +1,7 @@
 // One line of JSON per request on stderr, its fields in a fixed order.
 //
 // Fields: time (UTC), level, event (request or note), request_id, trace_id and parent_span_id where
-//   the caller sent a W3C traceparent, method, caller, world, instances, steps, code, the
+//   the caller sent a W3C traceparent, method, caller, world, instances, steps, runs (of a Compare), code, the
 //   milliseconds of each stage it came to (STAGE_ms, stage_clock.h), other_ms (what no stage
 //   claims) and total_ms, their sum; message of an error.
 // Threads: any; LogWriter writes, and drops with a count where the reader of stderr stalls. What a
@@ -41,6 +41,7 @@ struct RequestRecord {
   std::string world;   // metric label: a built-in world or custom; may be empty
   int64_t instances = 0;
   int64_t steps = 0;
+  int64_t runs = 1;     // of a Compare all of them; world and steps are the first one's
   std::string outcome;  // status code as CodeLabel writes it
   std::string message;  // of an error, in full
   // By stage; none: it did not come to it.

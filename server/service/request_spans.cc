@@ -92,6 +92,7 @@ Span RequestSpan(const RequestRecord& record, const tracing::TraceContext& conte
     AddText("simgrad.world", record.world, span);
     AddInteger("simgrad.instances", record.instances, span);
     AddInteger("simgrad.steps", record.steps, span);
+    if (record.runs > 1) AddInteger("simgrad.runs", record.runs, span);
   }
   if (IsFailureOfServer(code)) {
     span.mutable_status()->set_code(tracing::SpanStatus::CODE_ERROR);

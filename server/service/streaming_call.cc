@@ -187,7 +187,10 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   // The request goes as soon as this returns, unless more runs are made of it.
   if (!variants) upload_ = scheduling::MemoryBudget::Reservation();
   admitted_ = true;
-  Take(*std::move(prepared));
+  record_.instances = prepared->work.batch.instances;
+  record_.steps = prepared->work.batch.steps;
+  if (variants) record_.runs = 1 + variants->count();
+  Take(*std::move(prepared), record_.world);
   small_ = !variants && IsSmall(prepared_.work);
   const double work = variants ? variants->work_at_caps() : WorkAtCaps(prepared_);
   // A GPU may have a kernel to compile.
@@ -201,15 +204,16 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   if (refusal) job.make_room(*refusal);
 }
 
-void StreamingCall::Take(PreparedWork prepared) {
+void StreamingCall::Take(PreparedWork prepared, const std::string& world_label) {
   prepared_ = std::move(prepared);
-  record_.instances = prepared_.work.batch.instances;
-  record_.steps = prepared_.work.batch.steps;
+  instances_ = prepared_.work.batch.instances;
+  steps_ = prepared_.work.batch.steps;
+  has_run_ = true;
   record_.Add(Stage::kDecode, prepared_.decode_seconds, prepared_.decode);
   record_.Add(Stage::kCompile, prepared_.compile_seconds, prepared_.compile);
   const sim::NumericalProgram& program = *prepared_.program->program;
   column_names_ = conversion::ColumnNamesOf(program);
-  world_ = &context_.metrics->world(record_.world);
+  world_ = &context_.metrics->world(world_label);
   sites_ = metrics::HandlesOf(*world_, program.sites);
 }
 
@@ -292,7 +296,10 @@ void StreamingCall::CountLost(const absl::Status& status) {
 
 // Counts the end of a request that was admitted.
 void StreamingCall::CountEnd(const absl::Status& status) {
-  world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))].Increment();
+  if (has_run_) {
+    world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(OutcomeOf(status))]
+        .Increment();
+  }
   if (validation::ReasonOf(status) == kSlowReader) {
     context_.metrics->queue_rejected.at("slow_reader").Increment();
   }
@@ -309,6 +316,7 @@ void StreamingCall::End(const absl::Status& status) {
   prepared_.work = sim::Work();  // its tensors go now, the reservation with the stream
   prepared_.kept = nullptr;
   prepared_.variants = nullptr;
+  comparison_.reset();
   upload_ = scheduling::MemoryBudget::Reservation();
   arrival_.EndWork();
   outbox_->Finish(wire);

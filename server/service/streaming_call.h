@@ -114,8 +114,8 @@ class StreamingCall final : public sim::Observer,
   void Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost,
              scheduling::WorkQueue::Turn* turn = nullptr);
   bool TakeQuota(double instance_steps);
-  // The work that runs next.
-  void Take(PreparedWork prepared);
+  // The work that runs next, of a world with this label.
+  void Take(PreparedWork prepared, const std::string& world_label);
   scheduling::WorkQueue::Job RunJob();
   void Run(const absl::Status& admitted, absl::Duration waited, scheduling::WorkQueue::Turn& turn);
   absl::Status ExecuteAll();
@@ -170,6 +170,11 @@ class StreamingCall final : public sim::Observer,
   absl::Duration waited_ = absl::ZeroDuration();  // to be prepared, and to run
   int64_t admitted_bytes_ = 0;                    // of memory_
   PreparedWork prepared_;
+  // Of the run that is admitted and not complete; record_ has those of the first.
+  bool has_run_ = false;
+  int64_t instances_ = 0;
+  int64_t steps_ = 0;
+  double observed_encode_ = 0;  // seconds of clock_ that metrics have
   std::optional<conversion::RunComparison> comparison_;
   conversion::ColumnNames column_names_;
   metrics::WorldMetrics* world_ = nullptr;

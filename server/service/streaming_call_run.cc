@@ -77,7 +77,7 @@ void StreamingCall::Report(const std::string& phase, int64_t done) {
   v1::Progress progress;
   progress.set_phase(phase);
   progress.set_steps_done(done);
-  progress.set_steps_total(record_.steps);
+  progress.set_steps_total(steps_);
   outbox_->SendProgress(std::move(progress));
 }
 
@@ -87,7 +87,7 @@ void StreamingCall::OnStart(const std::vector<sim::Tensor>& recorded_states) {
   for (const conversion::Recorded& field : prepared_.recorded) {
     if (!field.is_state) continue;
     for (const v1::TrajectoryChunk& chunk : conversion::TrajectoryChunks(
-             field, recorded_states[state++], record_.instances, 0, 1, max_payload_bytes())) {
+             field, recorded_states[state++], instances_, 0, 1, max_payload_bytes())) {
       Post(chunk);
     }
   }
@@ -98,11 +98,10 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
   if (prepared_.kept != nullptr) return OnRecompute(chunk.diagnostics.steps);
   const WithinStage encode(clock_, Stage::kEncode);
   context_.metrics->RecordForward(chunk.diagnostics, sites_);
-  context_.metrics->RecordSteps(metrics::Direction::kForward,
-                                chunk.diagnostics.steps * record_.instances);
+  context_.metrics->RecordSteps(metrics::Direction::kForward, chunk.diagnostics.steps * instances_);
   if (comparison_) comparison_->Add(prepared_.recorded, chunk);
-  for (const v1::TrajectoryChunk& part : conversion::TrajectoryOfChunk(
-           prepared_.recorded, chunk, record_.instances, max_payload_bytes())) {
+  for (const v1::TrajectoryChunk& part :
+       conversion::TrajectoryOfChunk(prepared_.recorded, chunk, instances_, max_payload_bytes())) {
     Post(part);
   }
   if (prepared_.send_diagnostics) {
@@ -110,8 +109,8 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
     if (!outbox_->SendDiagnostics(chunk.diagnostics)) NoteDropped();
     clock_.Enter(encoding);
     for (const v1::DiagnosticsBlock& block : conversion::InstanceBlocks(
-             column_names_, chunk.diagnostics.first_step, chunk.diagnostics.steps,
-             record_.instances, chunk.instance_sites, max_payload_bytes())) {
+             column_names_, chunk.diagnostics.first_step, chunk.diagnostics.steps, instances_,
+             chunk.instance_sites, max_payload_bytes())) {
       Post(block);
     }
   }
@@ -119,18 +118,17 @@ void StreamingCall::OnForward(const sim::ForwardChunk& chunk) {
 }
 
 void StreamingCall::OnRecompute(int64_t steps) {
-  context_.metrics->RecordSteps(metrics::Direction::kRecompute, steps * record_.instances);
+  context_.metrics->RecordSteps(metrics::Direction::kRecompute, steps * instances_);
 }
 
 void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) {
   context_.metrics->RecordSteps(metrics::Direction::kAdjoint,
-                                static_cast<int64_t>(chunk.steps.size()) * record_.instances);
-  Report("adjoint", record_.steps - first_step);
+                                static_cast<int64_t>(chunk.steps.size()) * instances_);
+  Report("adjoint", steps_ - first_step);
 }
 
 void StreamingCall::SendHeader() {
-  v1::StreamHeader header =
-      conversion::StreamHeaderToProto(prepared_.recorded, record_.instances, record_.steps);
+  v1::StreamHeader header = conversion::StreamHeaderToProto(prepared_.recorded, instances_, steps_);
   header.set_device(context_.device);
   header.set_server_version(context_.version);
   header.set_revision(context_.revision);
@@ -214,13 +212,17 @@ void StreamingCall::AddScaler(const sim::WorkResult& result, v1::GradientResult&
 
 absl::Status StreamingCall::ExecuteAll() {
   const std::shared_ptr<Variants> variants = prepared_.variants;
-  if (variants) comparison_.emplace();
+  if (!variants) return Execute();
+  comparison_.emplace();
   absl::Status status = Execute();
-  for (int i = 0; variants && i < variants->count() && status.ok() && !dropped_; ++i) {
-    world_->rollouts[static_cast<size_t>(mode_)][static_cast<size_t>(metrics::Outcome::kOk)]
-        .Increment();
+  for (int i = 0; i < variants->count() && status.ok() && !dropped_; ++i) {
+    constexpr auto kOk = static_cast<size_t>(metrics::Outcome::kOk);
+    world_->rollouts[static_cast<size_t>(mode_)][kOk].Increment();
+    has_run_ = false;
     status = TakeVariant(*variants, i);
-    if (status.ok()) status = Execute();
+    if (!status.ok()) return status;
+    status = Execute();
+    if (!status.ok() && cancellation_->Check().ok()) status = variants->Of(i, status);
   }
   return status;
 }
@@ -234,15 +236,14 @@ absl::Status StreamingCall::TakeVariant(Variants& variants, int variant) {
   auto prepared = variants.Prepare(variant, {memory.Control(cancellation_), reserve, {}, {}});
   if (const absl::Status ends = cancellation_->Check(); !ends.ok()) return ends;
   if (!prepared.ok()) return prepared.status();
-  record_.world = variants.LabelOf(variant);
-  Take(*std::move(prepared));
+  Take(*std::move(prepared), variants.LabelOf(variant));
   return absl::OkStatus();
 }
 
 // Counts a run as it begins: that of the call, or one of a Compare.
 void StreamingCall::CountRun() {
   metrics::ServerMetrics& metrics = *context_.metrics;
-  const double instances = static_cast<double>(record_.instances);
+  const double instances = static_cast<double>(instances_);
   const auto times = static_cast<double>(std::max<size_t>(prepared_.cotangents.size(), 1));
   world_->instances[static_cast<size_t>(mode_)].Add(instances * times);
   if (prepared_.kept == nullptr) metrics.batch_instances[0].Observe(instances);
@@ -256,7 +257,7 @@ absl::Status StreamingCall::Execute() {
   CountRun();
   const LossScaleInForce loss_scale(*context_.metrics, prepared_);
   if (comparison_) {
-    comparison_->Begin(prepared_.work.batch.program, record_.instances, record_.steps);
+    comparison_->Begin(prepared_.work.batch.program, instances_, steps_);
   }
   clock_.Enter(Stage::kEncode);
   SendHeader();
@@ -289,7 +290,7 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
                                    const absl::StatusOr<sim::WorkResult>& result) {
   if (!result.ok()) return result.status();
   clock_.Enter(Stage::kEncode);
-  if (record_.steps == 0 && prepared_.send_diagnostics && prepared_.kept == nullptr) {
+  if (steps_ == 0 && prepared_.send_diagnostics && prepared_.kept == nullptr) {
     Post(conversion::EmptyBlock(column_names_));
   }
   where_ = metrics::LostIn::kStream;
@@ -298,12 +299,24 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
   context_.metrics->RecordResult(facts, *result, what, *world_);
   SendAnswer(facts, *result);
   if (comparison_) {
-    if (auto comparison = comparison_->End(*result)) SendComparison(*std::move(comparison));
+    std::optional<v1::Comparison> comparison;
+    sim::WorkMeter meter([this] {
+      if (turn_ != nullptr) turn_->LetOthers([this] { clock_.Enter(Stage::kQueue); });
+      clock_.Enter(Stage::kEncode);
+      return !cancellation_->Check().ok();
+    });
+    const absl::Status ended =
+        sim::UntilStopped([&] { comparison = comparison_->End(*result, meter); });
+    if (!ended.ok()) return cancellation_->Check();
+    if (comparison) SendComparison(*std::move(comparison));
   }
   // An answer of which a part was dropped must not look complete.
   if (dropped_) return cancellation_->Check();
   clock_.Enter(Stage::kNone);
-  context_.metrics->phase_seconds.at("encode").Observe(clock_.seconds(Stage::kEncode));
+  // Of this answer: the clock goes on from one to the next.
+  const double encode = clock_.seconds(Stage::kEncode);
+  context_.metrics->phase_seconds.at("encode").Observe(encode -
+                                                       std::exchange(observed_encode_, encode));
   // The engine's compile time is known once it ends well; otherwise it counts as part of the start.
   const sim::PhaseSeconds& seconds = result->seconds;
   record_.Move(Stage::kStart, Stage::kCompile, seconds.compile, started_);

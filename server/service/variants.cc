@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "server/conversion/world.h"
 #include "server/service/work_size.h"
 #include "server/validation/request_error.h"
+#include "server/validation/spec_check.h"
 #include "sim/program/field_error.h"
 #include "sim/program/paths.h"
 
@@ -30,66 +32,6 @@ constexpr std::array<Group, 4> kGroups = {{
     {"controls", &v1::RolloutSpec::mutable_controls, &v1::Variant::mutable_controls},
     {"data", &v1::RolloutSpec::mutable_data, &v1::Variant::mutable_data},
 }};
-
-// While it lives, the spec is that of the variant: what the variant gives has changed places with what the
-// spec has, so that nothing is copied.
-class Exchanged {
- public:
-  Exchanged(v1::RolloutSpec& spec, v1::Variant& variant) : spec_(spec), variant_(variant) {
-    Exchange();
-    for (size_t g = 0; g < kGroups.size(); ++g) {
-      NamedTensors& sent = *(spec.*kGroups[g].of_spec)();
-      known_[g] = sent.size();
-      for (v1::NamedTensor& tensor : *(variant.*kGroups[g].of_variant)()) {
-        places_[g].push_back(PlaceOf(sent, tensor.name(), known_[g]));
-        sent[places_[g].back()].Swap(&tensor);
-      }
-    }
-  }
-  ~Exchanged() {
-    for (size_t g = 0; g < kGroups.size(); ++g) {
-      NamedTensors& sent = *(spec_.*kGroups[g].of_spec)();
-      NamedTensors& own = *(variant_.*kGroups[g].of_variant)();
-      // The last first, as a name that stands twice was exchanged twice.
-      for (int i = own.size(); i-- > 0;) sent[places_[g][static_cast<size_t>(i)]].Swap(&own[i]);
-      while (sent.size() > known_[g]) sent.RemoveLast();
-    }
-    Exchange();
-  }
-  Exchanged(const Exchanged&) = delete;
-  Exchanged& operator=(const Exchanged&) = delete;
-
- private:
-  // An input of the spec itself, else a new one behind them: a name that a variant sends twice stands
-  // twice, and is refused.
-  static int PlaceOf(NamedTensors& sent, const std::string& name, int known) {
-    for (int i = 0; i < known; ++i) {
-      if (sent[i].name() == name) return i;
-    }
-    sent.Add();
-    return sent.size() - 1;
-  }
-
-  void Exchange() {
-    if (variant_.has_policy()) spec_.mutable_policy()->Swap(variant_.mutable_policy());
-    if (variant_.has_world()) spec_.mutable_world()->Swap(variant_.mutable_world());
-    if (variant_.has_steps()) {
-      const int64_t steps = spec_.steps();
-      spec_.set_steps(variant_.steps());
-      variant_.set_steps(steps);
-    }
-    if (variant_.has_seed()) {
-      const uint64_t seed = spec_.seed();
-      spec_.set_seed(variant_.seed());
-      variant_.set_seed(seed);
-    }
-  }
-
-  v1::RolloutSpec& spec_;
-  v1::Variant& variant_;
-  std::array<int, kGroups.size()> known_{};
-  std::array<std::vector<int>, kGroups.size()> places_;
-};
 
 // Bytes of a path, at least: those that are counted saturate far above any budget.
 int64_t PathBytes(const PreparedWork& reference) {
@@ -118,29 +60,14 @@ int64_t KeptBytes(const PreparedWork& reference) {
   return bytes;
 }
 
-// Numbers of one run at a time take memory, beside those of the reference.
-class OneAtATime {
- public:
-  explicit OneAtATime(const PrepareControl& all) : all_(all) {}
-  PrepareControl Next() {
-    now_ = 0;
-    PrepareControl control = all_;
-    if (!all_.take_numbers) return control;
-    control.take_numbers = [this](int64_t bytes) {
-      now_ += bytes;
-      if (now_ <= most_) return true;
-      if (!all_.take_numbers(now_ - most_)) return false;
-      most_ = now_;
-      return true;
-    };
-    return control;
+// Bytes of the inputs of a work.
+int64_t InputBytes(const sim::Batch& batch) {
+  int64_t bytes = 0;
+  for (const sim::Binding& binding : batch.inputs) {
+    bytes += static_cast<int64_t>(binding.tensor.bytes.size());
   }
-
- private:
-  const PrepareControl& all_;
-  int64_t now_ = 0;
-  int64_t most_ = 0;
-};
+  return bytes;
+}
 
 bool StandsIn(std::string_view field, std::string_view part) {
   return field.starts_with(part) &&
@@ -148,6 +75,63 @@ bool StandsIn(std::string_view field, std::string_view part) {
 }
 
 }  // namespace
+
+// While it lives, the spec is that of the variant: what the variant gives has changed places with what the
+// spec has, so that nothing is copied.
+class Variants::Exchanged {
+ public:
+  Exchanged(v1::RolloutSpec& spec, v1::Variant& variant, const Places& places)
+      : spec_(spec), variant_(variant), places_(places) {
+    Exchange();
+    for (size_t g = 0; g < kGroups.size(); ++g) {
+      NamedTensors& sent = *(spec.*kGroups[g].of_spec)();
+      known_[g] = sent.size();
+      for (const int place : places[g]) {
+        while (sent.size() <= place) sent.Add();
+      }
+      ExchangeInputs(g);
+    }
+  }
+  ~Exchanged() {
+    for (size_t g = 0; g < kGroups.size(); ++g) {
+      ExchangeInputs(g);
+      NamedTensors& sent = *(spec_.*kGroups[g].of_spec)();
+      while (sent.size() > known_[g]) sent.RemoveLast();
+    }
+    Exchange();
+  }
+  Exchanged(const Exchanged&) = delete;
+  Exchanged& operator=(const Exchanged&) = delete;
+
+ private:
+  void ExchangeInputs(size_t group) {
+    NamedTensors& sent = *(spec_.*kGroups[group].of_spec)();
+    NamedTensors& own = *(variant_.*kGroups[group].of_variant)();
+    for (int i = 0; i < own.size(); ++i) {
+      sent[places_[group][static_cast<size_t>(i)]].Swap(&own[i]);
+    }
+  }
+
+  void Exchange() {
+    if (variant_.has_policy()) spec_.mutable_policy()->Swap(variant_.mutable_policy());
+    if (variant_.has_world()) spec_.mutable_world()->Swap(variant_.mutable_world());
+    if (variant_.has_steps()) {
+      const int64_t steps = spec_.steps();
+      spec_.set_steps(variant_.steps());
+      variant_.set_steps(steps);
+    }
+    if (variant_.has_seed()) {
+      const uint64_t seed = spec_.seed();
+      spec_.set_seed(variant_.seed());
+      variant_.set_seed(seed);
+    }
+  }
+
+  v1::RolloutSpec& spec_;
+  v1::Variant& variant_;
+  const Places& places_;
+  std::array<int, kGroups.size()> known_{};
+};
 
 Variants::Variants(v1::CompareRequest request, conversion::ProgramCache& cache,
                    PrepareOptions options)
@@ -189,6 +173,33 @@ absl::Status Variants::Check() const {
   return absl::OkStatus();
 }
 
+absl::Status Variants::Place(sim::WorkMeter& meter) {
+  constexpr int64_t kNameWork = 128;  // of finding a name, in element-operations
+  places_.resize(static_cast<size_t>(count()));
+  for (size_t g = 0; g < kGroups.size(); ++g) {
+    const NamedTensors& sent = *(spec().*kGroups[g].of_spec)();
+    std::unordered_map<std::string_view, int> known;
+    for (int i = 0; i < sent.size(); ++i) {
+      meter.Add(kNameWork);
+      known.try_emplace(sent[i].name(), i);
+    }
+    for (int v = 0; v < count(); ++v) {
+      const NamedTensors& own = *(request_.mutable_variants(v)->*kGroups[g].of_variant)();
+      const std::string field = absl::StrCat("variants[", v, "].", kGroups[g].name);
+      absl::Status status = validation::CheckTensors(own, field, meter);
+      if (!status.ok()) return status;
+      int behind = sent.size();
+      for (const v1::NamedTensor& tensor : own) {
+        meter.Add(kNameWork);
+        const auto found = known.find(tensor.name());
+        places_[static_cast<size_t>(v)][g].push_back(found == known.end() ? behind++
+                                                                          : found->second);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PreparedWork> Variants::PrepareWork(const PrepareControl& control) {
   auto prepared = request_.has_gradient()
                       ? service::Prepare(request_.gradient(), cache_, options_, control)
@@ -203,7 +214,8 @@ absl::StatusOr<PreparedWork> Variants::PrepareWork(const PrepareControl& control
 absl::StatusOr<PreparedWork> Variants::Prepare(int variant, const PrepareControl& control) {
   absl::StatusOr<PreparedWork> prepared = absl::InternalError("nothing was prepared");
   {
-    const Exchanged exchanged(spec(), *request_.mutable_variants(variant));
+    v1::Variant& own = *request_.mutable_variants(variant);
+    const Exchanged exchanged(spec(), own, places_[static_cast<size_t>(variant)]);
     prepared = PrepareWork(control);
   }
   if (!prepared.ok()) return Of(variant, prepared.status());
@@ -215,12 +227,44 @@ std::string Variants::LabelOf(int variant) const {
   return conversion::WorldLabel(own.has_world() ? own.world() : spec().world());
 }
 
+std::string Variants::Named(int variant, const std::string& text) const {
+  constexpr std::string_view kSpec = "spec.";
+  std::string named;
+  std::string_view rest = text;
+  for (size_t at; (at = rest.find(kSpec)) != std::string_view::npos;) {
+    named.append(rest.substr(0, at));
+    rest.remove_prefix(at);
+    bool is_own = false;
+    for (size_t g = 0; g < kGroups.size() && !is_own; ++g) {
+      const std::string head = absl::StrCat("spec.", kGroups[g].name, "[");
+      const size_t end = rest.find(']');
+      int place = -1;
+      if (!rest.starts_with(head) || end == std::string_view::npos ||
+          !absl::SimpleAtoi(std::string(rest.substr(head.size(), end - head.size())), &place)) {
+        continue;
+      }
+      const std::vector<int>& places = places_[static_cast<size_t>(variant)][g];
+      const auto found = std::find(places.begin(), places.end(), place);
+      if (found == places.end()) continue;
+      absl::StrAppend(&named, "variants[", variant, "].", kGroups[g].name, "[",
+                      found - places.begin(), "]");
+      rest.remove_prefix(end + 1);
+      is_own = true;
+    }
+    if (is_own) continue;
+    named.append(kSpec);
+    rest.remove_prefix(kSpec.size());
+  }
+  return named.append(rest);
+}
+
 absl::Status Variants::Of(int variant, const absl::Status& status) const {
   const v1::Variant& own = request_.variants(variant);
   const std::string name = absl::StrCat("variants[", variant, "]");
   const std::string field = sim::FieldOf(status);
   std::string message(status.message());
   if (!field.empty() && message.starts_with(field + ": ")) message.erase(0, field.size() + 2);
+  message = Named(variant, message);
   const auto about = [&](const std::string& path, const std::string& text) {
     absl::Status made = sim::InField(path, absl::Status(status.code(), text));
     const std::string reason = validation::ReasonOf(status);
@@ -234,12 +278,13 @@ absl::Status Variants::Of(int variant, const absl::Status& status) const {
   for (const auto& [part, is_given] : given) {
     if (is_given && StandsIn(field, part)) return about(name + field.substr(kSpec.size()), message);
   }
+  const std::string named = Named(variant, field);
+  if (named != field) return about(named, message);
   return about(field.empty() ? name : field,
                field.empty() ? message : absl::StrCat("in ", name, ": ", message));
 }
 
 absl::Status Variants::PrepareAll(PreparedWork& reference, const PrepareControl& control) {
-  OneAtATime numbers(control);
   const int64_t instances = reference.work.batch.instances;
   const auto add = [&](const PreparedWork& run) {
     instance_steps_ += static_cast<double>(instances) * static_cast<double>(run.work.batch.steps);
@@ -247,8 +292,15 @@ absl::Status Variants::PrepareAll(PreparedWork& reference, const PrepareControl&
     reference.memory_bytes = std::max(reference.memory_bytes, run.memory_bytes);
   };
   add(reference);
+  // Of one variant at a time, beside those of the reference.
+  const int64_t numbers = InputBytes(reference.work.batch);
+  if (control.take_numbers && !control.take_numbers(numbers)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("there is no memory for the ", numbers,
+                     " bytes of a second run's inputs; try later, or ask for less"));
+  }
   for (int i = 0; i < count(); ++i) {
-    const auto run = Prepare(i, numbers.Next());
+    const auto run = Prepare(i, control);
     if (!run.ok()) return run.status();
     if (run->work.batch.instances != instances) {
       return InvalidField(
@@ -257,13 +309,21 @@ absl::Status Variants::PrepareAll(PreparedWork& reference, const PrepareControl&
                        instances, "; instances are compared one by one"));
     }
     add(*run);
+    reference.decode_seconds += run->decode_seconds;
+    reference.compile_seconds += run->compile_seconds;
+    reference.decode.last = std::max(reference.decode.last, run->decode.last);
+    reference.compile.last = std::max(reference.compile.last, run->compile.last);
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<PreparedWork> Variants::Begin(std::shared_ptr<Variants> variants,
                                              const PrepareControl& control) {
-  if (absl::Status status = variants->Check(); !status.ok()) return status;
+  absl::Status status = variants->Check();
+  if (!status.ok()) return status;
+  sim::WorkMeter meter(control.compile.stop);
+  const absl::Status ended = sim::UntilStopped([&] { status = variants->Place(meter); });
+  if (!ended.ok() || !status.ok()) return ended.ok() ? status : ended;
   v1::RolloutSpec& spec = variants->spec();
   variants->sends_path_ = spec.path().record();
   if (!variants->request_.without_paths()) spec.mutable_path()->set_record(true);
@@ -279,7 +339,8 @@ absl::StatusOr<PreparedWork> Variants::Begin(std::shared_ptr<Variants> variants,
                                                   "others run; the limit is ",
                                                   most, "; send `without_paths`"));
   }
-  if (absl::Status status = variants->PrepareAll(*reference, control); !status.ok()) return status;
+  status = variants->PrepareAll(*reference, control);
+  if (!status.ok()) return status;
   reference->memory_bytes += path + KeptBytes(*reference);
   reference->variants = std::move(variants);
   return reference;

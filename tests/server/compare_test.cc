@@ -316,16 +316,30 @@ TEST(Compare, ErrorsNameTheVariantAndNothingRuns) {
               "variants[1].world.name", "nowhere");
   ExpectField(refused([](auto& r) { r.mutable_variants(1)->set_steps(-1); }), "variants[1].steps",
               "-1");
+  // An input of the work's name stands in its place, another behind: both are told as the variant sent them.
   ExpectField(refused([](auto& r) {
+                AddTensor(r.mutable_variants(1)->mutable_params(), "g", {1}, {});
                 AddTensor(r.mutable_variants(1)->mutable_params(), "k", {1, 2, 3}, {3});
               }),
-              "spec.params[0].tensor.shape", "in variants[1]: ");
+              "variants[1].params[1].tensor.shape", "");
+  ExpectField(
+      refused([](auto& r) { AddTensor(r.mutable_variants(1)->mutable_params(), "nope", {1}, {}); }),
+      "variants[1].params[0].name", "nope");
+  for (const char* name : {"k", "g"}) {
+    ExpectField(refused([name](auto& r) {
+                  for (int i = 0; i < 2; ++i) {
+                    AddTensor(r.mutable_variants(1)->mutable_params(), name, {1}, {});
+                  }
+                }),
+                "variants[1].params[1].name", "is sent twice");
+  }
+  // The other input is the work's.
   ExpectField(refused([](auto& r) {
-                for (int i = 0; i < 2; ++i) {
-                  AddTensor(r.mutable_variants(1)->mutable_params(), "g", {1}, {});
-                }
+                v1::NamedTensor& v = *r.mutable_gradient()->mutable_spec()->mutable_initial(1);
+                SetDoubles(std::vector<double>(12, 0.0), {12, 1}, *v.mutable_tensor());
+                AddTensor(r.mutable_variants(1)->mutable_initial(), "y", {0.5, 0.5}, {2, 1});
               }),
-              "spec.params[2].name", "in variants[1]: 'g' is sent twice");
+              "spec.initial[1].tensor.shape", "variants[1].initial[0]");
   ExpectField(refused([](auto& r) { r.mutable_gradient()->mutable_spec()->set_steps(-1); }),
               "spec.steps", "-1");
   ExpectField(refused([](auto& r) { r.clear_variants(); }), "variants", "at least one");
@@ -399,9 +413,32 @@ sim::Tensor F64(const std::vector<double>& values) {
   return tensor;
 }
 
+v1::FieldDifference Off(const sim::Tensor& reference, const sim::Tensor& other) {
+  sim::WorkMeter meter;
+  return conversion::DifferenceOf("x", reference, other, meter);
+}
+
+TEST(DifferenceOf, HoldsIntegersThatNoRealDoes) {
+  sim::Tensor a = sim::Tensor::Zeros(sim::DType::kI64, {2}), b = a;
+  a.SetInt(1, int64_t{1} << 60);
+  b.SetInt(1, (int64_t{1} << 60) + 1);
+  EXPECT_EQ(Off(a, b).largest(), 1.0);
+  EXPECT_EQ(Off(a, b).at(), 1);
+  a.SetInt(0, std::numeric_limits<int64_t>::min());
+  b.SetInt(0, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(Off(a, b).largest(), 0x1p64);
+}
+
+TEST(DifferenceOf, EndsWhereItIsAsked) {
+  const sim::Tensor many = sim::Tensor::Zeros(sim::DType::kF64, {1 << 20});
+  int asked = 0;
+  sim::WorkMeter meter([&] { return ++asked == 3; });
+  EXPECT_FALSE(sim::UntilStopped([&] { conversion::DifferenceOf("x", many, many, meter); }).ok());
+  EXPECT_EQ(asked, 3);
+}
+
 TEST(DifferenceOf, IsTheLargestAndTheRelativeOne) {
-  const v1::FieldDifference off =
-      conversion::DifferenceOf("x", F64({3.0, 4.0, 0.0}), F64({3.0, 4.5, -1.0}));
+  const v1::FieldDifference off = Off(F64({3.0, 4.0, 0.0}), F64({3.0, 4.5, -1.0}));
   EXPECT_EQ(off.field(), "x");
   EXPECT_EQ(off.largest(), 1.0);
   EXPECT_EQ(off.at(), 2);
@@ -409,23 +446,23 @@ TEST(DifferenceOf, IsTheLargestAndTheRelativeOne) {
 }
 
 TEST(DifferenceOf, HoldsWhereSquaresDoNot) {
-  const v1::FieldDifference off = conversion::DifferenceOf("x", F64({1e300}), F64({1e300 * 1.5}));
+  const v1::FieldDifference off = Off(F64({1e300}), F64({1e300 * 1.5}));
   EXPECT_DOUBLE_EQ(off.relative(), 0.5);
-  const v1::FieldDifference tiny = conversion::DifferenceOf("x", F64({1e-300}), F64({2e-300}));
+  const v1::FieldDifference tiny = Off(F64({1e-300}), F64({2e-300}));
   EXPECT_DOUBLE_EQ(tiny.relative(), 1.0);
 }
 
 TEST(DifferenceOf, EqualNonFiniteNumbersAreNoDifference) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double inf = std::numeric_limits<double>::infinity();
-  const v1::FieldDifference same = conversion::DifferenceOf("x", F64({nan, inf}), F64({nan, inf}));
+  const v1::FieldDifference same = Off(F64({nan, inf}), F64({nan, inf}));
   EXPECT_EQ(same.at(), -1);
   EXPECT_EQ(same.relative(), 0.0);
-  const v1::FieldDifference off = conversion::DifferenceOf("x", F64({1.0, inf}), F64({1.0, 2.0}));
+  const v1::FieldDifference off = Off(F64({1.0, inf}), F64({1.0, 2.0}));
   EXPECT_EQ(off.at(), 1);
   EXPECT_EQ(off.largest(), inf);
   EXPECT_TRUE(std::isnan(off.relative()));
-  EXPECT_EQ(conversion::DifferenceOf("x", F64({0.0}), F64({1.0})).relative(), inf);
+  EXPECT_EQ(Off(F64({0.0}), F64({1.0})).relative(), inf);
 }
 
 }  // namespace
