@@ -170,7 +170,7 @@ class StreamingCall final : public sim::Observer,
   absl::Duration waited_ = absl::ZeroDuration();  // to be prepared, and to run
   int64_t admitted_bytes_ = 0;                    // of memory_
   PreparedWork prepared_;
-  // Of the run that is admitted and not complete; record_ has those of the first.
+  // The run that is admitted and not complete; record_ has the numbers of the first.
   bool has_run_ = false;
   int64_t instances_ = 0;
   int64_t steps_ = 0;

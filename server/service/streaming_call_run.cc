@@ -313,7 +313,7 @@ absl::Status StreamingCall::Answer(const sim::Work& facts,
   // An answer of which a part was dropped must not look complete.
   if (dropped_) return cancellation_->Check();
   clock_.Enter(Stage::kNone);
-  // Of this answer: the clock goes on from one to the next.
+  // The time of this answer: the clock goes on from one to the next.
   const double encode = clock_.seconds(Stage::kEncode);
   context_.metrics->phase_seconds.at("encode").Observe(encode -
                                                        std::exchange(observed_encode_, encode));

@@ -292,7 +292,7 @@ absl::Status Variants::PrepareAll(PreparedWork& reference, const PrepareControl&
     reference.memory_bytes = std::max(reference.memory_bytes, run.memory_bytes);
   };
   add(reference);
-  // Of one variant at a time, beside those of the reference.
+  // The inputs of one variant at a time, beside those of the reference.
   const int64_t numbers = InputBytes(reference.work.batch);
   if (control.take_numbers && !control.take_numbers(numbers)) {
     return absl::ResourceExhaustedError(
