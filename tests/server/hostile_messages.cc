@@ -425,6 +425,13 @@ HostileMessage MakeHostileComparison(uint64_t seed, uint64_t index) {
   }
   Dice dice(seed * 0xD1B54A32D192ED03u + index);
   v1::CompareRequest request;
+  if (dice.OneIn(60)) {
+    *request.mutable_rollout() = EndlessRollout();
+    request.mutable_rollout()->mutable_spec()->set_steps(4);
+    request.set_without_paths(true);
+    request.add_variants()->set_steps(10'000'000);
+    return {Rpc::kCompare, DeterministicBytes(request), "endless variant"};
+  }
   const bool is_whole = message.rpc == Rpc::kGradient
                             ? request.mutable_gradient()->ParseFromString(message.request)
                             : request.mutable_rollout()->ParseFromString(message.request);
@@ -437,7 +444,6 @@ HostileMessage MakeHostileComparison(uint64_t seed, uint64_t index) {
     if (dice.OneIn(2)) variant.mutable_policy()->set_preset(kPresets[dice.Below(5)]);
     if (dice.OneIn(3)) *variant.mutable_world() = spec.world();
     if (dice.OneIn(4)) variant.set_steps(dice.Between(0, 3));
-    if (dice.OneIn(100)) variant.set_steps(10'000'000);
     if (dice.OneIn(4)) variant.set_seed(static_cast<uint64_t>(n));
     if (dice.OneIn(3)) *variant.mutable_params() = spec.params();
     if (dice.OneIn(4)) *variant.mutable_initial() = spec.initial();
