@@ -32,6 +32,15 @@ Register ScaleWriter::WideMagnitude(const char* of, Register a, Register b) {
   return out_.Call(Cat("magnitude_of_", of, "_f64"), Carrier::kF64, {out_.Wide(a), out_.Wide(b)});
 }
 
+// Returns `behind`, f64, where it is above the magnitude of `own`, else that magnitude: infinities behind
+// a number may make a NaN, which tells nothing of the number.
+Register ScaleWriter::LargerNumber(Register own, Register behind) {
+  const Register wide = out_.Wide(own);
+  const Register magnitude = Larger(wide, wide);
+  const Register is_larger = out_.Call("lt_f64", Carrier::kBool, {magnitude, behind});
+  return out_.Call("select_f64", Carrier::kF64, {is_larger, behind, magnitude});
+}
+
 // Elements as the moves put them, the outermost first.
 View ScaleWriter::Moved(View view, const std::vector<const Op*>& moves) {
   for (auto move = moves.rbegin(); move != moves.rend(); ++move) {
@@ -93,12 +102,13 @@ Register ScaleWriter::ScaleAt(const Summands& summands, const Read& read) {
       case ScaleRule::kProduct:
         behind = Larger(WideMagnitude("product", scales[node.first], operand(1)),
                         WideMagnitude("product", operand(0), scales[node.second]));
+        behind = LargerNumber(own, behind);
         break;
       case ScaleRule::kQuotient:
-        behind = WideMagnitude("quotient", scales[node.first], operand(1));
+        behind = LargerNumber(own, WideMagnitude("quotient", scales[node.first], operand(1)));
         break;
       case ScaleRule::kRoot:
-        behind = WideMagnitude("quotient_but_by_zero", scales[node.first], own);
+        behind = LargerNumber(own, WideMagnitude("quotient_but_by_zero", scales[node.first], own));
         break;
       case ScaleRule::kChoice: {
         Register a = scales[node.first];
@@ -114,7 +124,9 @@ Register ScaleWriter::ScaleAt(const Summands& summands, const Read& read) {
       case ScaleRule::kSame:
         behind = scales[node.first];
     }
-    scales.push_back(Larger(own, behind));
+    const bool is_larger = node.rule == ScaleRule::kProduct || node.rule == ScaleRule::kQuotient ||
+                           node.rule == ScaleRule::kRoot;
+    scales.push_back(is_larger ? behind : Larger(own, behind));
   }
   return scales.back();
 }

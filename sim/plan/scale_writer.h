@@ -36,6 +36,7 @@ class ScaleWriter {
   Register ScaleAt(const Summands& summands, const Read& read);
   Register Larger(Register a, Register b);
   Register WideMagnitude(const char* of, Register a, Register b);
+  Register LargerNumber(Register own, Register behind);
 
   const Program& program_;
   Values& values_;

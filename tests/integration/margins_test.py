@@ -136,3 +136,36 @@ def test_a_comparison_with_nan_is_false_and_infinitely_far_from_true(client, cod
         assert loop.iterations_max[0] == 3 and loop.reasons[0].tolist() == [0, 0, 1, 0]
     assert alone.margin[0] == np.inf and alone.nan_margins[0] == alone.checks[0] == 4
     assert beside.margin[0] == -7.0 and beside.nan_margins[0] == 0
+
+
+@pytest.mark.parametrize("instances", [1, 300])
+def test_infinities_behind_a_number_make_no_nan_of_its_scale(client, instances):
+    """sqrt(inf) is inf, and infinite behind a product with 0 is nothing beside the 0 that is compared: neither is a NaN,
+    in little work, which the reference does, and in compiled code."""
+
+    @sg.world
+    def rooted(x: sg.State[2]):
+        near = sg.test("root", np.sqrt(x) < 2.5)
+        plain = sg.test("plain", x < 6.25)
+        turns = sg.while_loop(lambda m: m + 1.0, 0.0, until=lambda m: np.sqrt(x[1]) < 2.5, max_iter=3, site="a")
+        others = sg.while_loop(lambda m: m + 1.0, 0.0, until=lambda m: x[1] < 6.25, max_iter=3, site="b")
+        return {"x": np.where(near & plain, x, x + 0 * (turns + others))}
+
+    @sg.world
+    def scaled(x: sg.State, k: sg.Param):
+        d = (x - 1e200) / 1e-200 * k
+        return {"x": np.where(sg.test("finite", d > -1.0), x, 0 * x)}
+
+    run = client.rollout(
+        rooted, steps=4, initial={"x": np.tile([1.0, np.inf], (instances, 1))}, policy="f64"
+    )
+    for site in ("root", "plain"):
+        event = run.events[site]
+        assert event.nan_margins.tolist() == [0] * 4 and event.margin_ulps[0] < 0, site
+    assert run.sites["a"].reasons.tolist() == run.sites["b"].reasons.tolist()
+    assert run.sites["a"].nan_margins.tolist() == [0] * 4
+    run = client.rollout(
+        scaled, steps=4, initial={"x": np.full(instances, 1e200)}, params={"k": 0.0}, policy="f64"
+    )
+    event = run.events["finite"]
+    assert event.nan_margins.tolist() == [0] * 4 and event.margin.tolist() == [1.0] * 4

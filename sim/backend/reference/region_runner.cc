@@ -85,7 +85,10 @@ double ScaleAt(const Program& program, const Frame& frame, const std::vector<Sca
       case ScaleRule::kSame:
         behind = scales[node.first];
     }
-    scales.push_back(precision::Max(own, behind));
+    const bool multiplies = node.rule == ScaleRule::kProduct || node.rule == ScaleRule::kQuotient ||
+                            node.rule == ScaleRule::kRoot;
+    // Infinities behind a number may make a NaN, which tells nothing of the number.
+    scales.push_back(multiplies ? (behind > own ? behind : own) : precision::Max(own, behind));
   }
   return scales.back();
 }
