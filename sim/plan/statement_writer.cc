@@ -1,7 +1,7 @@
 #include "sim/plan/statement_writer.h"
 
-#include <algorithm>
 #include <iterator>
+#include <unordered_set>
 #include <utility>
 
 #include "precision/rounding.h"
@@ -181,6 +181,8 @@ void StatementWriter::Copy(const View& to, const View& from) {
 
 void StatementWriter::CopyAtOnce(const std::vector<View>& to, const std::vector<View>& from) {
   // A source that another copy overwrites is read first.
+  std::unordered_set<BufferId> overwritten;
+  for (const View& target : to) overwritten.insert(target.buffer);
   std::vector<View> sources = from;
   std::vector<bool> is_same(to.size());
   for (size_t k = 0; k < from.size(); ++k) {
@@ -188,9 +190,7 @@ void StatementWriter::CopyAtOnce(const std::vector<View>& to, const std::vector<
     if (source.buffer == kNoBuffer) continue;
     is_same[k] = source.buffer == to[k].buffer && source.start == to[k].start &&
                  source.strides == to[k].strides;
-    const bool is_overwritten = std::any_of(
-        to.begin(), to.end(), [&](const View& other) { return other.buffer == source.buffer; });
-    if (is_same[k] || !is_overwritten) continue;
+    if (is_same[k] || !overwritten.contains(source.buffer)) continue;
     if (ElementCount(source.shape) == 1) {
       sources[k] = View::Splat(source.carrier, source.shape, One(source));
     } else {

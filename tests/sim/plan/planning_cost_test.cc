@@ -38,7 +38,10 @@ Milliseconds TimeOf(const NumericalProgram& numerical) {
   return ThreadTime() - begin;
 }
 
-// n log n, with caches that a larger world leaves, stays below 16; a square would be 64.
+// A square would be 64. n log n is about 10; memory that a larger world needs, beside other work
+// on the machine, makes it up to 20.
+constexpr double kMostGrowth = 32;
+
 TEST_P(PlanningCost, OfEightTimesTheSizeIsAboutEightTimes) {
   if (kSanitized) GTEST_SKIP() << "processor time is not that of a build with sanitizers";
   const Shape& shape = GetParam();
@@ -49,24 +52,24 @@ TEST_P(PlanningCost, OfEightTimesTheSizeIsAboutEightTimes) {
   for (int attempt = 0; attempt < 10; ++attempt) {
     for (int k = 0; k < 3; ++k) of_small = std::min(of_small, TimeOf(small));
     of_large = std::min(of_large, TimeOf(large));
-    if (of_large < 16 * of_small) break;
+    if (of_large < kMostGrowth * of_small) break;
   }
   RecordProperty("small_ms", std::to_string(of_small.count()));
   RecordProperty("large_ms", std::to_string(of_large.count()));
-  EXPECT_LT(of_large.count(), 16 * of_small.count());
+  EXPECT_LT(of_large.count(), kMostGrowth * of_small.count());
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PlanningCost,
                          testing::Values(Shape{"loops_and_events", shaped::LoopsAndEvents, 100},
-                                         Shape{"shifted_for", shaped::ShiftedFor, 250},
-                                         Shape{"shifted_while", shaped::ShiftedWhile, 250},
-                                         Shape{"shifted_states", shaped::ShiftedStates, 250},
+                                         Shape{"shifted_for", shaped::ShiftedFor, 500},
+                                         Shape{"shifted_while", shaped::ShiftedWhile, 500},
+                                         Shape{"shifted_states", shaped::ShiftedStates, 500},
                                          Shape{"exports", shaped::Exports, 500},
-                                         Shape{"wide_concat", shaped::WideConcat, 500},
-                                         Shape{"casts", shaped::Casts, 250},
-                                         Shape{"captures", shaped::Captures, 250},
-                                         Shape{"halting_chain", shaped::HaltingChain, 250},
-                                         Shape{"objective_reads", shaped::ObjectiveReads, 250}),
+                                         Shape{"wide_concat", shaped::WideConcat, 1000},
+                                         Shape{"casts", shaped::Casts, 500},
+                                         Shape{"captures", shaped::Captures, 500},
+                                         Shape{"halting_chain", shaped::HaltingChain, 500},
+                                         Shape{"objective_reads", shaped::ObjectiveReads, 500}),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace
