@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "precision/float_environment.h"
 #include "precision/hash.h"
+#include "sim/backend/reference/count_arithmetic.h"
 #include "sim/engine/births.h"
 #include "sim/engine/checkpoints.h"
 #include "sim/engine/chunk_size.h"
@@ -107,6 +108,7 @@ class Execution {
   void TakeGradients();
   void Clip();
   absl::Status NameGates();
+  absl::Status CountArithmetic();
   InputGradient GradientOf(int32_t input, const InstanceWeights& weights);
   InstanceWeights Weights(bool of_gradients);
 
@@ -207,6 +209,7 @@ void Execution::Keep() {
   }
   kept->decided = decided_;
   kept->chunk_steps = chunk_.steps();
+  kept->arithmetic_instances = work_.arithmetic_instances;
   kept->births = births_.starts();
   kept->forward = result_;
   kept->forward.final_states.clear();
@@ -426,6 +429,21 @@ void Execution::TakeGradients() {
   }
 }
 
+absl::Status Execution::CountArithmetic() {
+  const ArithmeticOptions options = {.instances = work_.arithmetic_instances,
+                                     .stride = work_.options.stride,
+                                     .adjoint = work_.gradient.has_value(),
+                                     .seed_scale = numerical_.policy.loss_scale,
+                                     .before_instance = [this] { return Continue(phase_); },
+                                     .memory_budget_bytes = work_.memory_budget_bytes,
+                                     .reserve = work_.reserve};
+  const Clock::time_point start = Clock::now();
+  absl::StatusOr<Arithmetic> counted = sim::CountArithmetic(batch_, options, work_.options.stop);
+  result_.seconds.arithmetic = SecondsSince(start);
+  if (counted.ok()) result_.arithmetic = *std::move(counted);
+  return counted.status();
+}
+
 absl::StatusOr<WorkResult> Execution::Go(const KeptRun* kept) {
   absl::StatusOr<WorkResult> result = GoThrough(kept);
   if (!result.ok()) return WithReason(result.status(), phase_, observer_);
@@ -464,6 +482,9 @@ absl::StatusOr<WorkResult> Execution::GoThrough(const KeptRun* kept) {
       births_.Write(result_.health, numerical_.policy.loss_scale);
   if (!certificates.ok()) return certificates.status();
   result_.certificates = *std::move(certificates);
+  if (work_.arithmetic_instances > 0) {
+    if (absl::Status status = CountArithmetic(); !status.ok()) return status;
+  }
   return std::move(result_);
 }
 
@@ -514,7 +535,10 @@ absl::StatusOr<WorkResult> Engine::Perform(Work work, const KeptRun* kept,
   absl::StatusOr<WorkResult> result = Execution(work, budget, latch, **run, observer).Go(adopted);
   if (!result.ok()) return result;
   result->seconds.compile = compile;
-  if (kept != nullptr) result->final_states.clear();
+  if (kept != nullptr) {
+    result->final_states.clear();
+    result->arithmetic.forward.clear();
+  }
   return result;
 }
 

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "precision/aligned_sum.h"
 #include "sim/backend/executor.h"
+#include "sim/diagnostics/arithmetic.h"
 #include "sim/diagnostics/diagnostics.h"
 #include "sim/program/halts.h"
 #include "sim/program/numerical_program.h"
@@ -59,6 +60,7 @@ struct Work {
   // EstimateBytes counts the caps of the loops, up to memory_budget_bytes.
   ReserveCallback reserve;
   int32_t max_certificates = 16;
+  int64_t arithmetic_instances = 0;  // WorkResult::arithmetic, of the first so many
 };
 
 enum class WorkPhase : uint8_t { kForward, kRecompute, kAdjoint };
@@ -116,6 +118,7 @@ struct PhaseSeconds {
   double compile = 0;          // preparing the executor for the program
   double compile_adjoint = 0;  // waiting for what it prepared meanwhile for the adjoint
   double forward = 0, recompute = 0, adjoint = 0;
+  double arithmetic = 0;  // counting it
 };
 
 struct WorkResult {
@@ -141,6 +144,7 @@ struct WorkResult {
   uint64_t nonfinite_cotangents = 0;   // of all steps
   RangeCounts adjoint_ranges;
   std::vector<BirthCertificate> certificates;
+  Arithmetic arithmetic;                // where the work asks for it
   std::shared_ptr<const KeptRun> kept;  // where the work asks for it
   PhaseSeconds seconds;
   int64_t forward_steps = 0, recompute_steps = 0, adjoint_steps = 0;  // instance-steps

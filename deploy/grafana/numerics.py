@@ -203,6 +203,28 @@ NONFINITE = (
             ),
         ),
     ),
+    Panel(
+        "Lost inside operations, by role",
+        "Share of the results of operations that underflowed or overflowed, and of the additions that were absorbed, in "
+        "the instances that requests with arithmetic_instances counted. Without such requests there is no line.",
+        "percentunit",
+        (
+            Query(
+                share(
+                    rate("simgrad_arithmetic_losses_total", "role", 'loss!="absorbed"'),
+                    rate("simgrad_arithmetic_results_total", "role"),
+                ),
+                "{{role}} beyond its range",
+            ),
+            Query(
+                share(
+                    rate("simgrad_arithmetic_losses_total", "role", 'loss="absorbed"'),
+                    rate("simgrad_arithmetic_additions_total", "role"),
+                ),
+                "{{role}} absorbed",
+            ),
+        ),
+    ),
 )
 
 GRADIENTS = (

@@ -225,6 +225,22 @@ sim::DType DTypeOfNodes(const precision::RoleSetting& setting) {
   return sim::DTypeOf(is_f64 ? Format::kF64 : Format::kF32);
 }
 
+void WriteArithmetic(const std::vector<sim::OperationArithmetic>& rows,
+                     google::protobuf::RepeatedPtrField<v1::Arithmetic>& out) {
+  for (const sim::OperationArithmetic& row : rows) {
+    v1::Arithmetic* message = out.Add();
+    message->set_role(std::string(precision::RoleName(row.role)));
+    message->set_operation(row.operation);
+    message->set_label(row.label);
+    message->set_site(row.site);
+    message->set_results(row.counts.results);
+    message->set_underflows(row.counts.underflows);
+    message->set_overflows(row.counts.overflows);
+    message->set_additions(row.counts.additions);
+    message->set_absorbed(row.counts.absorbed);
+  }
+}
+
 }  // namespace
 
 v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkResult& result) {
@@ -254,7 +270,11 @@ v1::RolloutResult RolloutResultToProto(const sim::Work& work, const sim::WorkRes
   for (const sim::BirthCertificate& certificate : result.certificates) {
     WriteCertificate(certificate, *out.add_certificates());
   }
+  WriteArithmetic(result.arithmetic.forward, *out.mutable_arithmetic());
   (*out.mutable_phase_seconds())["forward"] = result.seconds.forward;
+  if (work.arithmetic_instances > 0) {
+    (*out.mutable_phase_seconds())["arithmetic"] = result.seconds.arithmetic;
+  }
   if (work.gradient) {
     (*out.mutable_phase_seconds())["recompute"] = result.seconds.recompute;
     (*out.mutable_phase_seconds())["adjoint"] = result.seconds.adjoint;
@@ -293,6 +313,7 @@ v1::GradientResult GradientResultToProto(const sim::Work& work, const sim::WorkR
     message->set_capped(solves.capped);
     message->set_residual(solves.residual);
   }
+  WriteArithmetic(result.arithmetic.adjoint, *out.mutable_arithmetic());
   for (auto& warnings :
        {LossScaleWarnings(work, result), UnconvergedWarnings(result), CappedWarnings(result)}) {
     for (const std::string& warning : warnings) out.add_warnings(warning);

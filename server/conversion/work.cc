@@ -228,6 +228,7 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
   }
   work.options.recording = RecordingOf(spec.diagnostics().level());
   if (spec.diagnostics().stride() > 0) work.options.stride = spec.diagnostics().stride();
+  work.arithmetic_instances = spec.diagnostics().arithmetic_instances();
   work.options.near_band_ulps = settings.near_band_ulps;
   work.options.threads = settings.threads;
   const std::vector<int32_t> states = world.InputsOf(sim::InputKind::kState);
@@ -344,6 +345,7 @@ sim::Work WithoutTensors(const sim::Work& work) {
   }
   facts.options = work.options;
   facts.gradient = work.gradient;
+  facts.arithmetic_instances = work.arithmetic_instances;
   return facts;
 }
 

@@ -457,6 +457,31 @@ void AddNumbers(std::vector<Family>& all) {
                  {"role"},
                  Product({kRoles}),
                  {}});
+  all.push_back(
+      {"simgrad_arithmetic_results_total",
+       kCounter,
+       kServer,
+       "Numbers that operations gave, in the instances, at the steps and in the costs that "
+       "requests with `arithmetic_instances` counted.",
+       {"role"},
+       Product({kRoles}),
+       {}});
+  all.push_back({"simgrad_arithmetic_additions_total",
+                 kCounter,
+                 kServer,
+                 "Additions of two finite numbers that are not zero among these, each one inside a "
+                 "sum or a product of matrices too.",
+                 {"role"},
+                 Product({kRoles}),
+                 {}});
+  all.push_back({"simgrad_arithmetic_losses_total",
+                 kCounter,
+                 kServer,
+                 "Results among these that underflowed or overflowed, and additions that were "
+                 "absorbed.",
+                 {"role", "loss"},
+                 Product({kRoles, {"underflow", "overflow", "absorbed"}}),
+                 {}});
   all.push_back({"simgrad_gradients_total",
                  kCounter,
                  kWorld,

@@ -149,6 +149,12 @@ ServerMetrics::ServerMetrics(const ServerLabels& server, const std::vector<World
     overflows_[role] = registry_.Counter("simgrad_overflows_total", {name});
     absorbed_[role] = registry_.Counter("simgrad_absorbed_total", {name});
     additions_[role] = registry_.Counter("simgrad_additions_total", {name});
+    const auto lost = [&](const char* how) {
+      return registry_.Counter("simgrad_arithmetic_losses_total", {name, how});
+    };
+    arithmetic_[role] = {registry_.Counter("simgrad_arithmetic_results_total", {name}),
+                         registry_.Counter("simgrad_arithmetic_additions_total", {name}),
+                         lost("underflow"), lost("overflow"), lost("absorbed")};
     for (size_t phase = 0; phase < kPhases.size(); ++phase) {
       for (int nan = 0; nan < 2; ++nan) {
         nonfinite_[phase][nan][role] = registry_.Counter(
@@ -191,6 +197,19 @@ void ServerMetrics::RecordRanges(const sim::RangeCounts& ranges) {
   for (int role = 0; role < precision::kRoleCount; ++role) {
     underflows_[role].Add(ranges.underflows[role]);
     overflows_[role].Add(ranges.overflows[role]);
+  }
+}
+
+// Rows of roles hold those of their operations.
+void ServerMetrics::RecordArithmetic(const std::vector<sim::OperationArithmetic>& rows) {
+  for (const sim::OperationArithmetic& row : rows) {
+    if (!row.operation.empty()) continue;
+    ArithmeticMetrics& metrics = arithmetic_[static_cast<size_t>(row.role)];
+    metrics.results.Add(static_cast<double>(row.counts.results));
+    metrics.additions.Add(static_cast<double>(row.counts.additions));
+    metrics.underflows.Add(static_cast<double>(row.counts.underflows));
+    metrics.overflows.Add(static_cast<double>(row.counts.overflows));
+    metrics.absorbed.Add(static_cast<double>(row.counts.absorbed));
   }
 }
 
@@ -292,7 +311,9 @@ void ServerMetrics::RecordResult(const sim::Work& work, const sim::WorkResult& r
     if (!IsRecorded(birth.phase, what)) continue;
     NonFinite(birth.phase, std::isnan(birth.result), birth.role).Increment();
   }
+  RecordArithmetic(result.arithmetic.forward);
   if (!work.gradient) return;
+  RecordArithmetic(result.arithmetic.adjoint);
   // A kept rollout that ran again counts as recomputation.
   const double again = all ? 0.0 : result.seconds.forward;
   phase_seconds.at("recompute").Observe(result.seconds.recompute + again);

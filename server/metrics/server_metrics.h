@@ -104,6 +104,7 @@ class ServerMetrics {
  private:
   GuardedCounter& NonFinite(sim::Phase phase, bool nan, precision::Role role);
   void RecordRanges(const sim::RangeCounts& ranges);
+  void RecordArithmetic(const std::vector<sim::OperationArithmetic>& rows);
   void RecordHealth(const std::vector<sim::InstanceHealth>& health, Recorded what);
   void RecordFinalStates(const sim::WorkResult& result);
   void RecordGradient(const sim::Work& work, const sim::InputGradient& gradient,
@@ -117,6 +118,11 @@ class ServerMetrics {
   std::array<GuardedCounter, 3> steps_;  // [Direction]
   std::array<GuardedCounter, precision::kRoleCount> underflows_, overflows_;
   std::array<GuardedCounter, precision::kRoleCount> absorbed_, additions_;
+  // By role.
+  struct ArithmeticMetrics {
+    GuardedCounter results, additions, underflows, overflows, absorbed;
+  };
+  std::array<ArithmeticMetrics, precision::kRoleCount> arithmetic_;
   std::array<std::array<std::array<GuardedCounter, precision::kRoleCount>, 2>, 3> nonfinite_;
   std::array<std::array<GuardedCounter, 2>, 3> nonfinite_instances_;  // [phase][stopped]
   std::array<GuardedHistogram, 3> nonfinite_first_step_;

@@ -44,6 +44,7 @@ void SetLimits(const config::ServerConfig& config, int64_t memory_limit_bytes, v
   limits.set_max_uploaded_bytes(contents);
   limits.set_uploaded_seconds(absl::ToDoubleSeconds(config.content_ttl));
   limits.set_max_variants(kMostVariants);
+  limits.set_max_arithmetic_instances(validation::RequestLimits().max_arithmetic_instances);
 }
 
 }  // namespace

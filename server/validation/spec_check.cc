@@ -30,13 +30,17 @@ absl::Status CheckNotNegative(int64_t value, const std::string& field) {
   return InvalidField(field, absl::StrCat("must be at least 0, not ", value));
 }
 
-absl::Status CheckDiagnostics(const v1::DiagnosticsOptions& options, const std::string& field) {
+absl::Status CheckDiagnostics(const v1::DiagnosticsOptions& options, const RequestLimits& limits,
+                              const std::string& field) {
   if (!v1::DiagnosticsLevel_IsValid(options.level())) {
     return InvalidField(field + ".level",
                         absl::StrCat("unknown level ", static_cast<int>(options.level()),
                                      "; one of OFF, SUMMARY, INSTANCES"));
   }
-  return CheckNotNegative(options.stride(), field + ".stride");
+  const absl::Status stride = CheckNotNegative(options.stride(), field + ".stride");
+  if (!stride.ok()) return stride;
+  return CheckRange(options.arithmetic_instances(), limits.max_arithmetic_instances,
+                    field + ".arithmetic_instances");
 }
 
 absl::Status CheckDetail(v1::ProgramDetail detail, const std::string& field) {
@@ -176,7 +180,7 @@ absl::Status CheckSpec(const v1::RolloutSpec& spec, const RequestLimits& limits,
            CheckRange(spec.steps(), limits.max_steps, field + ".steps"),
            CheckRange(spec.instances(), limits.max_instances, field + ".instances"),
            CheckPolicy(spec.policy(), field + ".policy"),
-           CheckDiagnostics(spec.diagnostics(), field + ".diagnostics"),
+           CheckDiagnostics(spec.diagnostics(), limits, field + ".diagnostics"),
            CheckDetail(spec.program(), field + ".program"),
            CheckNotNegative(spec.chunk_steps(), field + ".chunk_steps"),
            CheckNotNegative(spec.checkpoint_interval(), field + ".checkpoint_interval"),

@@ -1,6 +1,7 @@
 // Upper bounds of what a piece of work allocates, before anything runs.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -143,15 +144,26 @@ double AnswerBytes(const Work& work, int64_t steps_at_once) {
 // The bytes that a kept run holds beside its checkpoints.
 double KeptInputBytes(const Work& work) { return BindingBytes(work.batch) + AnswerBytes(work, 0); }
 
-// The state before a chunk and the one after it, where an instance is born non-finite; and the
-// replay of one instance, which holds every value of a step.
-double CertificateBytes(const Work& work, const MemoryNeed& need) {
-  if (work.options.recording == Recording::kNone || work.max_certificates <= 0) return 0;
+bool WritesCertificates(const Work& work) {
+  return work.options.recording != Recording::kNone && work.max_certificates > 0;
+}
+
+// Instances are replayed one by one. A replay holds every value of a step; and where it is reversed
+// to be counted, the states between which it runs again.
+double ReplayBytes(const Work& work) {
+  if (!WritesCertificates(work) && work.arithmetic_instances == 0) return 0;
   const Program& program = work.batch.program->program;
   constexpr double kPerValue = 128;
-  return 2 * static_cast<double>(need.saved) +
-         8 * ComputedElements(program, program.step, Trips::kOnce) +
-         kPerValue * static_cast<double>(program.values.size());
+  const double values = 8 * ComputedElements(program, program.step, Trips::kOnce) +
+                        kPerValue * static_cast<double>(program.values.size());
+  if (!work.gradient || work.arithmetic_instances == 0) return values;
+  const double states = 2 * std::sqrt(static_cast<double>(work.batch.steps)) + 2;
+  return values + states * 8 * StateElements(program);
+}
+
+// The state before a chunk and the one after it, where an instance is born non-finite.
+double CertificateBytes(const Work& work, const MemoryNeed& need) {
+  return WritesCertificates(work) ? 2 * static_cast<double>(need.saved) : 0;
 }
 
 }  // namespace
@@ -165,7 +177,8 @@ absl::StatusOr<int64_t> EstimateBytes(const Work& work, const Executor& executor
   // Inputs are held by the engine and by the run.
   double bytes = 2 * BindingBytes(work.batch) + 16 * static_cast<double>(work.batch.instances) +
                  static_cast<double>((*need)->run) + CertificateBytes(work, **need) +
-                 AnswerBytes(work, (*need)->steps_at_once) + GradientAnswerBytes(work);
+                 ReplayBytes(work) + AnswerBytes(work, (*need)->steps_at_once) +
+                 GradientAnswerBytes(work);
   if (work.gradient) {
     bytes += static_cast<double>(ReversalBudgetOf(work, *need, (*need)->saved).held);
     // The state at the end, from which a reversal of weights may run again.
@@ -192,7 +205,8 @@ int64_t EstimateBytes(const Work& work) {
   const double values = 8 * ComputedElements(program, program.step, Trips::kOnce);
   // Inputs are held by the engine and by the run; two states travel with every chunk. Iterations
   // follow each other in the same place: a cap costs nothing.
-  double bytes = 2 * BindingBytes(work.batch) + instances * (4 * state + values);
+  double bytes =
+      2 * BindingBytes(work.batch) + instances * (4 * state + values) + ReplayBytes(work);
   bytes += GradientBytes(work);
   if (work.keep) {
     const double states = instances * (steps + 2) * state;

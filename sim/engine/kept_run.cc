@@ -26,6 +26,7 @@ Work WorkOf(const KeptRun& kept) {
   Work work;
   work.batch = kept.batch;
   work.options = kept.options;
+  work.arithmetic_instances = kept.arithmetic_instances;
   work.gradient.emplace();
   return work;
 }

@@ -34,8 +34,9 @@ struct KeptRun {
   // The results of the forward pass: health, halts, values, signatures, first events; without final
   // states.
   WorkResult forward;
-  int64_t chunk_steps = 1;  // as the forward pass came to choose them
-  int64_t bytes = 0;        // of all of this but the program, at most
+  int64_t arithmetic_instances = 0;  // Work::arithmetic_instances
+  int64_t chunk_steps = 1;           // as the forward pass came to choose them
+  int64_t bytes = 0;                 // of all of this but the program, at most
 };
 
 // An upper bound of what it holds beside its program; `saved_bytes` of one saved state.

@@ -9,13 +9,21 @@ bool GivenWhere(const Carriage& c, size_t mask) {
   return c.where != ValueId::kNone && c.where == c.op.operands[mask];
 }
 
+// The sum of two cotangents.
+double Merged(const Evaluation& e, size_t element, double a, double b) {
+  const double sum = precision::Add(*e.result().format, a, b);
+  e.Begin(element);
+  if (e.arithmetic != nullptr) e.arithmetic->Added(a, b, sum);
+  return sum;
+}
+
 Array EvaluateMerge(const Evaluation& e) {
   const Array& b = *e.operands[1];
   const Array& mask_b = *e.operands[2];
   Array result = *e.operands[0];
   for (size_t i = 0; i < result.real.size(); ++i) {
     if (mask_b.integer[i] == 0) continue;
-    result.real[i] = precision::Add(*e.result().format, result.real[i], b.real[i]);
+    result.real[i] = Merged(e, i, result.real[i], b.real[i]);
   }
   return result;
 }
@@ -31,7 +39,7 @@ Array EvaluateMerge2(const Evaluation& e) {
     const bool has_b = mask_b.integer[i] != 0;
     double merged = 0.0;
     if (has_a && has_b) {
-      merged = precision::Add(*e.result().format, a.real[i], b.real[i]);
+      merged = Merged(e, i, a.real[i], b.real[i]);
     } else if (has_a || has_b) {
       merged = has_a ? a.real[i] : b.real[i];
     }

@@ -128,6 +128,7 @@ const OpInfo kMul = Complete({
     .operands = "a, b",
     .birth = Birth::kArithmetic,
     .propagates = true,
+    .underflows = true,
     .scale = ScaleRule::kProduct,
     .vjp = ProductVjp,
     .domains = {Domain::kBounded},
@@ -142,6 +143,7 @@ const OpInfo kDiv = Complete({
     .birth = Birth::kArithmetic,
     .carries = [](const Carriage& c) { return c.operand == 0; },  // x / Inf is finite
     .divides_by_zero = [](std::span<const double> x) { return x[1] == 0.0; },
+    .underflows = true,
     .scale = ScaleRule::kQuotient,
     .vjp = QuotientVjp,
     .domains = {Domain::kAll, Domain::kPositive},
@@ -214,6 +216,7 @@ const OpInfo kFma = Complete({
     .operands = "a, b, c",
     .birth = Birth::kArithmetic,
     .propagates = true,
+    .underflows = true,
     .scale = ScaleRule::kFusedSum,
     .vjp =
         [](VjpRule& r) {

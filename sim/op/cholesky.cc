@@ -28,14 +28,15 @@ Array Factor(const Evaluation& e, std::vector<double>* pivots) {
   for (int64_t matrix = 0; matrix < m.count; ++matrix) {
     for (int64_t j = 0; j < m.rows; ++j) {
       for (int64_t i = j; i < m.rows; ++i) {
-        Chain chain(e.op.attributes.accumulator, e.operands[0]->real[At(m, matrix, i, j)]);
+        e.Begin(At(m, matrix, i, j));
+        Chain chain(e, e.op.attributes.accumulator, e.operands[0]->real[At(m, matrix, i, j)]);
         for (int64_t k = 0; k < j; ++k) {
           e.meter.Add(kElementWork);
           chain.Add(-l[At(m, matrix, i, k)], l[At(m, matrix, j, k)]);
         }
-        const double total = precision::RoundTo(format, chain.sum());
+        const double total = chain.Total(format);
         double entry = std::numeric_limits<double>::quiet_NaN();
-        if (i > j) entry = precision::Div(format, total, l[At(m, matrix, j, j)]);
+        if (i > j) entry = Quotient(e, format, total, l[At(m, matrix, j, j)]);
         if (i == j && total > 0.0) entry = precision::Sqrt(format, total);
         if (i == j && pivots != nullptr) pivots->push_back(precision::Canonical(total));
         l[At(m, matrix, i, j)] = precision::Canonical(entry);
@@ -49,7 +50,7 @@ Array EvaluateCholesky(const Evaluation& e) { return Factor(e, nullptr); }
 
 Array EvaluatePivots(const Evaluation& e) {
   Array result;
-  Factor(e, &result.real);
+  Factor(Uncounted(e), &result.real);
   return result;
 }
 

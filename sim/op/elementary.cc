@@ -160,6 +160,7 @@ const OpInfo kExp = Complete({
     .doc = "e^a.",
     .operands = "a",
     .birth = Birth::kArithmetic,
+    .underflows = true,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Y()));
@@ -233,6 +234,7 @@ const OpInfo kAtan2 = Complete({
     .name = "atan2",
     .doc = "The angle of the point (x, y), in radians.",
     .operands = "y, x",
+    .underflows = true,
     .vjp = AngleVjp,
     .domains = {Domain::kAll, Domain::kPositive},
     .on_reals =
@@ -254,6 +256,7 @@ const OpInfo kSigmoid = Complete({
     .name = "sigmoid",
     .doc = "1 / (1 + e^-a).",
     .operands = "a",
+    .underflows = true,
     .vjp = SigmoidVjp,
     .on_reals = Rounded<precision::Sigmoid, narrow::Sigmoid>,
 });
@@ -263,6 +266,7 @@ const OpInfo kSoftplus = Complete({
     .doc = "log(1 + e^a).",
     .operands = "a",
     .birth = Birth::kArithmetic,
+    .underflows = true,
     .vjp =
         [](VjpRule& r) {
           if (r.Wants(0)) r.To(0, r.Mul(r.g(), r.Do(OpCode::kSigmoid, r.X(0))));
@@ -276,6 +280,7 @@ const OpInfo kPow = Complete({
     .operands = "a, b",
     .birth = Birth::kArithmetic,
     .divides_by_zero = [](std::span<const double> x) { return x[0] == 0.0; },
+    .underflows = true,
     .vjp = PowerVjp,
     .domains = {Domain::kPositive, Domain::kBounded},
     .on_reals = Rounded<precision::Pow>,
@@ -286,6 +291,7 @@ const OpInfo kExp2 = Complete({
     .doc = "2^a.",
     .operands = "a",
     .birth = Birth::kArithmetic,
+    .underflows = true,
     .vjp = Exp2Vjp,
     .domains = {Domain::kBounded},
     .on_reals = Rounded<precision::Exp2, narrow::Exp2>,
@@ -405,6 +411,7 @@ const OpInfo kErfc = Complete({
     .name = "erfc",
     .doc = "1 - erf(a), without cancellation.",
     .operands = "a",
+    .underflows = true,
     .vjp = ErrorFunctionVjp<true>,
     .on_reals = Rounded<precision::Erfc, narrow::Erfc>,
 });

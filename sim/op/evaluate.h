@@ -16,6 +16,13 @@ inline constexpr int64_t kElementWork = 4;
 inline constexpr int64_t kMoveWork = 8;
 inline constexpr int64_t kDrawWork = 32;  // a random number
 
+// The same, without counting: of work that is done once more than its definition says.
+inline Evaluation Uncounted(const Evaluation& e) {
+  Evaluation uncounted = e;
+  uncounted.arithmetic = nullptr;
+  return uncounted;
+}
+
 // By on_reals and on_integers, element by element.
 Array EvaluateElementwise(const Evaluation& e, const OpInfo& info);
 

@@ -232,7 +232,15 @@ Array EvaluateScatter(const Evaluation& e) {
       result.integer[to] = WrapTo(value.type.element,
                                   Combined(combine, result.integer[to], e.operands[2]->integer[k]));
     } else {
-      result.real[to] = Combined(combine, *value.format, result.real[to], e.operands[2]->real[k]);
+      const double before = result.real[to];
+      const double update = e.operands[2]->real[k];
+      result.real[to] = Combined(combine, *value.format, before, update);
+      if (e.arithmetic == nullptr) return;
+      e.Begin(to);
+      if (combine == Combine::kAdd) e.arithmetic->Added(before, update, result.real[to]);
+      if (combine == Combine::kMul) {
+        e.arithmetic->Multiplied(*value.format, before, update, result.real[to]);
+      }
     }
   });
   return result;

@@ -18,8 +18,6 @@
 
 namespace simgrad::sim::op {
 
-using precision::Chain;
-
 using Number = Lowering::Number;
 using Memory = Lowering::Memory;
 using Place = Lowering::Place;
@@ -47,6 +45,37 @@ absl::Status Meets(const Program& program, const Op& op, size_t a, size_t b);
 // A row of the square operand `rows` for every element of the operand `elements`.
 int64_t WorkPerRow(const Program& program, const Op& op, size_t elements, size_t rows);
 
+// ---- arithmetic ----
+
+// precision::Chain, and what it does to the numbers of an evaluation.
+class Chain {
+ public:
+  Chain(const Evaluation& e, Format accumulator, double first)
+      : e_(e), accumulator_(accumulator), chain_(accumulator, first) {}
+  void Add(double a, double b) {
+    const double before = chain_.sum();
+    chain_.Add(a, b);
+    if (e_.arithmetic != nullptr) e_.arithmetic->Chained(accumulator_, a, b, before, chain_.sum());
+  }
+  // In the format of the result.
+  double Total(Format format) const {
+    const double total = precision::RoundTo(format, chain_.sum());
+    if (e_.arithmetic != nullptr) e_.arithmetic->Rounded(format, chain_.sum(), total);
+    return total;
+  }
+
+ private:
+  const Evaluation& e_;
+  const Format accumulator_;
+  precision::Chain chain_;
+};
+
+inline double Quotient(const Evaluation& e, Format format, double a, double b) {
+  const double quotient = precision::Div(format, a, b);
+  if (e.arithmetic != nullptr) e.arithmetic->Divided(format, a, b, quotient);
+  return quotient;
+}
+
 // ---- substitution ----
 
 // One system: t(i, k) is its triangle; x, `stride` apart, holds the right side, then the solution.
@@ -61,13 +90,13 @@ void Substitute(const Evaluation& e, const Substitution& how, int64_t n, const T
                 int64_t stride) {
   for (int64_t step = 0; step < n; ++step) {
     const int64_t i = how.lower ? step : n - 1 - step;
-    Chain chain(how.accumulator, x[i * stride]);
+    Chain chain(e, how.accumulator, x[i * stride]);
     for (int64_t k = how.lower ? 0 : i + 1; k < (how.lower ? i : n); ++k) {
       e.meter.Add(kElementWork);
       chain.Add(-t(i, k), x[k * stride]);
     }
-    const double total = precision::RoundTo(how.format, chain.sum());
-    x[i * stride] = how.unit ? total : precision::Div(how.format, total, t(i, i));
+    const double total = chain.Total(how.format);
+    x[i * stride] = how.unit ? total : Quotient(e, how.format, total, t(i, i));
   }
 }
 // Returns what a number of a solution is made of: the smallest magnitude that is divided by, and

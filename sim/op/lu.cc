@@ -137,10 +137,14 @@ Pivoting Factor(const Evaluation& e, Format format, std::vector<double>& w) {
     for (int64_t i = k + 1; i < m; ++i) {
       const double top = at(k, k);
       const bool is_nothing = top == 0.0 && at(i, k) == 0.0;
-      at(i, k) = is_nothing ? 0.0 : precision::Div(format, at(i, k), top);
+      at(i, k) = is_nothing ? 0.0 : Quotient(e, format, at(i, k), top);
       for (int64_t j = k + 1; j < n; ++j) {
         e.meter.Add(kElementWork);
-        at(i, j) = precision::Fma(format, -at(i, k), at(k, j), at(i, j));
+        const double before = at(i, j);
+        at(i, j) = precision::Fma(format, -at(i, k), at(k, j), before);
+        if (e.arithmetic != nullptr) {
+          e.arithmetic->Chained(format, -at(i, k), at(k, j), before, at(i, j));
+        }
       }
     }
   }
@@ -158,14 +162,14 @@ Array EvaluateLuPermutation(const Evaluation& e) {
   Array factors = *e.operands[0];
   const Format format = *e.program[e.op.operands[0]].format;
   Array result;
-  result.integer = Factor(e, format, factors.real).chosen;
+  result.integer = Factor(Uncounted(e), format, factors.real).chosen;
   return result;
 }
 
 Array EvaluateLuPivots(const Evaluation& e) {
   Array factors = *e.operands[0];
   Array result;
-  result.real = Factor(e, *e.result().format, factors.real).pivots;
+  result.real = Factor(Uncounted(e), *e.result().format, factors.real).pivots;
   return result;
 }
 

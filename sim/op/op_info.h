@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "sim/op/arithmetic_counter.h"
 #include "sim/op/array.h"
 #include "sim/op/attribute.h"
 #include "sim/op/opcode.h"
@@ -144,6 +145,11 @@ struct Evaluation {
   const Op& op;
   Arrays operands;
   WorkMeter& meter;
+  ArithmeticCounter* arithmetic = nullptr;  // null: not counted
+  // The work that follows is for element `element` of the result.
+  void Begin(size_t element) const {
+    if (arithmetic != nullptr) arithmetic->Begin(element);
+  }
   const Value& result() const { return program[op.results[0]]; }
 };
 
@@ -191,6 +197,10 @@ struct OpInfo {
   // The operands that a birth certificate shows for an element of the result; default: those at it.
   Rule<std::vector<double>(const Program& program, const Op& op, Arrays operands, size_t element)>
       made_of = {};
+
+  // Elementwise: a result that is zero or subnormal does not fit its format if its first two operands
+  // are neither zero nor infinite.
+  bool underflows = false;
 
   Chooses chooses = Chooses::kNothing;
   ScaleRule scale = ScaleRule::kOwn;

@@ -40,19 +40,25 @@ const std::vector<double>& AsRead(const Evaluation& e, size_t operand,
 template <class X, class Y>
 double SumOfProducts(const Evaluation& e, LineSum& sums, int64_t n, const X& x, const Y& y) {
   const Format accumulator = e.op.attributes.accumulator;
-  Chain chain(accumulator, 0.0);
+  Chain chain(e, accumulator, 0.0);
   std::vector<double> products;
   for (int64_t k = 0; k < n; ++k) {
     e.meter.Add(kElementWork);
     if (e.op.attributes.ordered) {
-      products.push_back(precision::Mul(accumulator, precision::RoundTo(accumulator, x(k)),
-                                        precision::RoundTo(accumulator, y(k))));
+      const double a = precision::RoundTo(accumulator, x(k));
+      const double b = precision::RoundTo(accumulator, y(k));
+      products.push_back(precision::Mul(accumulator, a, b));
+      if (e.arithmetic != nullptr) {
+        e.arithmetic->Rounded(accumulator, x(k), a);
+        e.arithmetic->Rounded(accumulator, y(k), b);
+        e.arithmetic->Multiplied(accumulator, a, b, products.back());
+      }
     } else {
       chain.Add(x(k), y(k));
     }
   }
   if (e.op.attributes.ordered) return sums.Of(products);
-  return precision::RoundTo(*e.result().format, chain.sum());
+  return chain.Total(*e.result().format);
 }
 
 Array EvaluateMatmul(const Evaluation& e) {
@@ -67,6 +73,7 @@ Array EvaluateMatmul(const Evaluation& e) {
   for (int64_t matrix = 0; matrix < c.count; ++matrix) {
     for (int64_t i = 0; i < c.rows; ++i) {
       for (int64_t j = 0; j < c.columns; ++j) {
+        e.Begin(At(c, matrix, i, j));
         result.real[At(c, matrix, i, j)] = SumOfProducts(
             e, sums, a.columns, [&](int64_t k) { return left[At(a, matrix, i, k)]; },
             [&](int64_t k) { return right[At(b, matrix, k, j)]; });
@@ -214,14 +221,19 @@ Array EvaluateNorm(const Evaluation& e) {
   for (size_t k = 0; k < result.real.size(); ++k) {
     std::vector<double> squares;
     double largest = 0.0;
+    e.Begin(k);
     for (size_t i : ReducedElements(e.program, e.op, k, &e.meter)) {
       squares.push_back(e.operands[0]->real[i]);
       largest = precision::Max(largest, std::abs(squares.back()));
     }
     for (double& x : squares) {
       e.meter.Add(kElementWork);
-      x = precision::RoundTo(format, precision::ScaleDown(x, largest));
-      x = precision::Mul(format, x, x);
+      const double scaled = precision::ScaleDown(x, largest);
+      const double rounded = precision::RoundTo(format, scaled);
+      x = precision::Mul(format, rounded, rounded);
+      if (e.arithmetic == nullptr) continue;
+      e.arithmetic->Rounded(format, scaled, rounded);
+      e.arithmetic->Multiplied(format, rounded, rounded, x);
     }
     const double root = precision::Sqrt(format, sums.Of(squares));
     const bool scales = std::isfinite(largest) && largest != 0.0;

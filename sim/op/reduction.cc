@@ -2,6 +2,7 @@
 #include "precision/reduction.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -55,6 +56,52 @@ std::vector<size_t> ReducedElements(const Program& program, const Op& op, size_t
   return elements;
 }
 
+namespace {
+
+// Counts the additions of a sum in an order. Of a compensated sum those are absorbed that leave its
+// correction as it was, too; an exact one loses none.
+void CountAdditions(Order order, Format accumulator, const std::vector<double>& x,
+                    ArithmeticCounter& counter) {
+  const auto add = [&](double a, double b) {
+    const double sum = precision::Add(accumulator, a, b);
+    counter.Added(a, b, sum);
+    if (a == 0.0 || b == 0.0) counter.Rounded(accumulator, a + b, sum);
+    return sum;
+  };
+  const auto silently = [&](double a, double b) { return precision::Add(accumulator, a, b); };
+  double total = 0.0;
+  switch (order) {
+    case Order::kShuffled:
+    case Order::kSequential:
+      for (double each : x) total = add(total, each);
+      break;
+    case Order::kReversed:
+      for (size_t i = x.size(); i-- > 0;) total = add(total, x[i]);
+      break;
+    case Order::kPairwise: {
+      precision::PairwiseCounter<double> tree;
+      for (double each : x) tree.Push(each, add);
+      if (!x.empty()) tree.Total(add);
+      break;
+    }
+    case Order::kCompensated: {
+      precision::CompensatedSum<double> sum;
+      for (double each : x) {
+        const precision::CompensatedSum<double> before = sum;
+        sum.Push(each, silently);
+        const bool corrects = sum.correction != before.correction;
+        counter.Added(before.sum, each,
+                      corrects ? std::numeric_limits<double>::quiet_NaN() : sum.sum);
+      }
+      break;
+    }
+    case Order::kExact:
+      break;
+  }
+}
+
+}  // namespace
+
 double LineSum::Of(const std::vector<double>& line) {
   const int64_t n = static_cast<int64_t>(line.size());
   std::vector<double> shuffled;
@@ -65,9 +112,18 @@ double LineSum::Of(const std::vector<double>& line) {
     }
     for (int64_t i : permutation_) shuffled.push_back(line[static_cast<size_t>(i)]);
   }
-  const bool moved = order_.kind == Order::kShuffled;
-  return precision::Sum(order_.kind, e_.op.attributes.accumulator, *e_.result().format,
-                        (moved ? shuffled : line).data(), n);
+  const std::vector<double>& x = order_.kind == Order::kShuffled ? shuffled : line;
+  const Format accumulator = e_.op.attributes.accumulator;
+  const Format format = *e_.result().format;
+  const double sum = precision::Sum(order_.kind, accumulator, format, x.data(), n);
+  if (e_.arithmetic != nullptr) {
+    e_.meter.Add(n * kElementWork);
+    CountAdditions(order_.kind, accumulator, x, *e_.arithmetic);
+    const Format sums_in = order_.kind == Order::kExact ? Format::kF64 : accumulator;
+    const double before = precision::Sum(order_.kind, sums_in, sums_in, x.data(), n);
+    e_.arithmetic->Rounded(format, before, sum);
+  }
+  return sum;
 }
 
 namespace op {
@@ -126,6 +182,7 @@ void ReduceNumbers(const Evaluation& e, const std::vector<Number>& operand, Arra
   std::vector<Number> x;
   for (size_t k = 0; k < SizeOf(result); ++k) {
     x.clear();
+    e.Begin(k);
     for (size_t i : ReducedElements(e.program, e.op, k, &e.meter)) {
       e.meter.Add(kElementWork);
       x.push_back(operand[i]);
@@ -162,7 +219,15 @@ double SumOf(LineSum& sum, const std::vector<double>& x) { return sum.Of(x); }
 
 Array SumIn(const Evaluation& e, SumOrder order) {
   LineSum sum(e, order);
-  return Reduce(e, [&](const auto& x) { return SumOf(sum, x); });
+  if (e.op.code != OpCode::kCumsum) {
+    return Reduce(e, [&](const auto& x) { return SumOf(sum, x); });
+  }
+  // The additions of a line are those of its last element.
+  const Evaluation uncounted = Uncounted(e);
+  LineSum of_part(uncounted, order);
+  const Shape& shape = e.program[e.op.operands[0]].type.shape;
+  const auto all = static_cast<size_t>(shape[static_cast<size_t>(e.op.attributes.axes[0])]);
+  return Reduce(e, [&](const auto& x) { return SumOf(x.size() == all ? sum : of_part, x); });
 }
 
 int64_t ProductOf(const Evaluation&, const std::vector<int64_t>& x) {
@@ -174,7 +239,12 @@ int64_t ProductOf(const Evaluation&, const std::vector<int64_t>& x) {
 // Ascending, rounded after each factor.
 double ProductOf(const Evaluation& e, const std::vector<double>& x) {
   double product = 1.0;
-  for (double each : x) product = precision::Mul(*e.result().format, product, each);
+  const Format format = *e.result().format;
+  for (double each : x) {
+    const double next = precision::Mul(format, product, each);
+    if (e.arithmetic != nullptr) e.arithmetic->Multiplied(format, product, each, next);
+    product = next;
+  }
   return product;
 }
 
@@ -195,7 +265,12 @@ Array ExclusiveProducts(const Evaluation& e) {
     for (size_t i : elements) {
       e.meter.Add(kElementWork);
       result.real[i] = product;
-      product = precision::Mul(*e.result().format, product, x[i]);
+      if (i == elements.back()) break;
+      const double next = precision::Mul(*e.result().format, product, x[i]);
+      e.Begin(i);
+      if (e.arithmetic != nullptr)
+        e.arithmetic->Multiplied(*e.result().format, product, x[i], next);
+      product = next;
     }
   }
   return result;

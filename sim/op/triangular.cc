@@ -23,6 +23,7 @@ Array EvaluateTriangularSolve(const Evaluation& e) {
       return e.operands[0]->real[a.transposed ? At(m, matrix, k, i) : At(m, matrix, i, k)];
     };
     for (int64_t j = 0; j < b.columns; ++j) {
+      e.Begin(At(b, matrix, 0, j));
       Substitute(e, how, m.rows, t, result.real.data() + At(b, matrix, 0, j), b.columns);
     }
   }

@@ -25,7 +25,11 @@ void Load(RunningServer& server) {
   low.mutable_spec()->mutable_policy()->set_preset("f16_unsafe");
   low.mutable_spec()->mutable_diagnostics()->set_level(v1::DIAGNOSTICS_LEVEL_OFF);
   EXPECT_TRUE(Ask(server, low).status.ok());
-  EXPECT_TRUE(Ask(server, BallGradient(20, 5)).status.ok());
+  v1::GradientRequest counted = BallGradient(20, 5);
+  counted.mutable_spec()->mutable_policy()->set_preset("f16_unsafe");
+  counted.mutable_spec()->mutable_diagnostics()->set_arithmetic_instances(2);
+  counted.mutable_spec()->mutable_diagnostics()->set_stride(1);
+  EXPECT_TRUE(Ask(server, counted).status.ok());
   v1::GradientRequest bad = BallGradient(20, 2);
   SetDoubles({std::nan(""), 0.5}, {2, 1},
              *bad.mutable_spec()->mutable_initial(0)->mutable_tensor());

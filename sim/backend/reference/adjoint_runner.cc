@@ -148,6 +148,7 @@ void AdjointRunner::ExecuteTape(const Op& op, Frame& frame) {
     x = precision::RoundTo(*value.format, x, OverflowInForce(program_.policy, op));
   }
   const Array* const operands[] = {&primal};
+  if (sinks_.arithmetic != nullptr) CountResults(op, operands, frame, read);
   Store(op, operands, frame, std::move(read));
 }
 
@@ -162,6 +163,13 @@ void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
   const size_t last = n == 0 ? 0 : gradient.sum.size() / n - 1;
   const size_t entry = static_cast<size_t>(step_ - gradient.first);
   const size_t offset = gradient.per_step ? std::min(entry, last) * n : 0;
+  const std::string& input = program().inputs[static_cast<size_t>(op.attributes.input)].name;
+  ArithmeticCounts unasked;
+  ArithmeticCounts& counts =
+      sinks_.arithmetic == nullptr
+          ? unasked
+          : sinks_.arithmetic->Of(Role::kGradient, InfoOf(op.code).name, input, {});
+  ArithmeticCounter counter(counts, {});
   for (size_t i = 0; i < n; ++i) {
     sinks_.meter->Add(kElementWork);
     if (!IsExecuted(mask, i, n) || !IsExecuted(WhereOf(op, frame), i, n)) continue;
@@ -170,10 +178,13 @@ void AdjointRunner::ExecuteAccumulate(const Op& op, Frame& frame) {
     sum = op.attributes.combine == Combine::kMax ? precision::Max(before, value.real[i])
                                                  : precision::Add(format, before, value.real[i]);
     gradient.connected = true;
+    ++counts.results;
+    if (op.attributes.combine != Combine::kMax) counter.Added(before, value.real[i], sum);
+    const bool overflows = precision::IsFinite(before) && precision::IsFinite(value.real[i]);
+    if (overflows && !precision::IsFinite(sum)) ++counts.overflows;
     if (sinks_.watch == nullptr) continue;
-    sinks_.watch->SeeAccumulate(op, frame,
-                                program().inputs[static_cast<size_t>(op.attributes.input)].name,
-                                format, static_cast<int64_t>(i), before, value.real[i], sum);
+    sinks_.watch->SeeAccumulate(op, frame, input, format, static_cast<int64_t>(i), before,
+                                value.real[i], sum);
   }
 }
 

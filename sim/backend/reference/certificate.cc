@@ -1,13 +1,12 @@
 #include "sim/backend/reference/certificate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "precision/float_environment.h"
 #include "sim/backend/check_batch.h"
-#include "sim/backend/reference/instance_run.h"
+#include "sim/backend/reference/replay.h"
 
 namespace simgrad::sim {
 namespace reference {
@@ -41,42 +40,13 @@ void ReplayForward(int64_t first, int64_t last, InstanceRun& instance) {
   for (int64_t t = first; t <= last && instance.health().ok; ++t) instance.Step(t, {});
 }
 
-// States are kept at every sqrt(steps), and between two of these.
-void ReplayAdjoint(const Batch& batch, int64_t last, double seed_scale, InstanceRun& instance) {
-  const int64_t interval =
-      1 + static_cast<int64_t>(std::sqrt(static_cast<double>(std::max<int64_t>(batch.steps, 0))));
-  std::vector<InstanceState> marks;  // at the multiples of the interval
-  for (int64_t t = 0; t < batch.steps; ++t) {
-    if (t % interval == 0) marks.push_back(instance.state());
-    instance.Step(t, {});
-  }
-  instance.Finish();
-  instance.StartAdjoint(seed_scale);
-  for (int64_t end = batch.steps; end > last && instance.health().ok;) {
-    const int64_t first = (end - 1) / interval * interval;
-    instance.set_state(marks[static_cast<size_t>(first / interval)]);
-    std::vector<InstanceState> states;
-    for (int64_t t = first; t < end; ++t) {
-      if (t > first) instance.Step(t - 1, {});
-      states.push_back(instance.state());
-    }
-    for (int64_t t = end; t-- > std::max(first, last) && instance.health().ok;) {
-      instance.set_state(std::move(states[static_cast<size_t>(t - first)]));
-      AdjointChunk chunk;
-      chunk.steps.resize(1);
-      instance.AdjointSteps(t, 1, chunk);
-    }
-    end = first;
-  }
-  if (last == 0 && instance.health().ok) instance.FinishAdjoint();
-}
-
 // From the start, or for a birth in the forward run from `start`, until it is met.
-void Replay(const Batch& batch, const InstanceHealth& health, double seed_scale,
-            const ReplayStart* start, InstanceRun& instance) {
+void ReplayBirth(const Batch& batch, const InstanceHealth& health, double seed_scale,
+                 const ReplayStart* start, InstanceRun& instance) {
   instance.Start();
   if (health.phase == Phase::kAdjoint) {
-    return ReplayAdjoint(batch, health.step, seed_scale, instance);
+    Replay replay{batch, instance, {}, {}, {}, [&] { return instance.health().ok; }};
+    return replay.Reverse(health.step, seed_scale);
   }
   int64_t first = 0;
   if (start != nullptr && start->step > 0) {
@@ -107,7 +77,7 @@ absl::StatusOr<std::optional<BirthCertificate>> WriteCertificate(const Batch& ba
   const auto is_over = [&] { return (instance && instance->certificate()) || (stop && stop()); };
   instance.emplace(batch, layouts, row, 0.0, is_over);
   const absl::Status ended =
-      UntilStopped([&] { reference::Replay(batch, health, seed_scale, start, *instance); });
+      UntilStopped([&] { reference::ReplayBirth(batch, health, seed_scale, start, *instance); });
   if (!ended.ok() && !instance->certificate()) return ended;
   return instance->certificate();
 }

@@ -11,8 +11,10 @@ namespace simgrad::sim::reference {
 AdjointRunner InstanceRun::Reverse(RangeCounts* ranges, int64_t t) {
   if (!adjoint_health_) adjoint_health_ = state_.health;
   watch_.Begin(&*adjoint_health_, Phase::kAdjoint, t);
-  return AdjointRunner(program_, layouts_, {.meter = &meter_, .watch = &watch_, .ranges = ranges},
-                       gradients_, t);
+  return AdjointRunner(
+      program_, layouts_,
+      {.meter = &meter_, .watch = &watch_, .ranges = ranges, .arithmetic = arithmetic_}, gradients_,
+      t);
 }
 
 // The cotangent that the caller sent for one value, scaled: entry `entry` of this instance's array.
@@ -194,6 +196,13 @@ void InstanceRun::FinishAdjoint() {
       if (slot.mask && slot.mask->integer[i] == 0) continue;
       const double x = slot.cotangent->real[i];
       gradient.sum[i] = precision::RoundTo(setting.format, x, setting.overflow);
+      if (ArithmeticCounts* counts =
+              CountsOf(Role::kGradient, "cast", program().inputs[input].name)) {
+        ++counts->results;
+        ArithmeticCounter(*counts, {}).Rounded(setting.format, x, gradient.sum[i]);
+        const bool fits = precision::IsFinite(precision::RoundTo(setting.format, x));
+        counts->overflows += precision::IsFinite(x) && !fits ? 1 : 0;
+      }
       gradient.connected = true;
       watch_.SeeSum("cast", program().inputs[input].name, Role::kGradient, setting.format,
                     static_cast<int64_t>(i), {x}, gradient.sum[i]);

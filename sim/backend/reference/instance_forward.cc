@@ -1,4 +1,5 @@
 // One instance forward: inputs, steps, costs.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -15,6 +16,9 @@ int64_t TensorOffset(const Binding& binding, int64_t row, int64_t t, int64_t ste
   if (binding.per_step) block = block * steps + t;
   return block * count;
 }
+
+// A value of a step that is kept, beside its numbers: an array, and its part of a frame.
+constexpr int64_t kPerValue = 192;
 
 bool VariesByStep(const Batch& batch, size_t input) {
   return batch.inputs[input].per_step && !batch.inputs[input].tensor.bytes.empty();
@@ -155,10 +159,16 @@ void InstanceRun::Start() {
   state_.states = SentStates();
   if (!program().HasInitial()) return;
   const Region& initial = program().initial;
-  const auto taped = RunTaped(initial, 0, state_.states, {}, {.watch = &watch_});
+  const auto taped =
+      RunTaped(initial, 0, state_.states, {}, {.watch = &watch_, .arithmetic = arithmetic_});
   for (size_t k = 0; k < initial.yields.size(); ++k) {
     state_.states[k] = taped->region.At(initial.yields[k]);
   }
+}
+
+ArithmeticCounts* InstanceRun::CountsOf(Role role, std::string_view operation,
+                                        std::string_view label) const {
+  return arithmetic_ == nullptr ? nullptr : &arithmetic_->Of(role, operation, label, {});
 }
 
 void InstanceRun::AddCost(ValueId value, const Frame& frame) {
@@ -170,6 +180,16 @@ void InstanceRun::AddCost(ValueId value, const Frame& frame) {
                 state_.cost);
 }
 
+void InstanceRun::CountCost(double before, ValueId value, const Frame& frame) const {
+  ArithmeticCounts* const counts = CountsOf(Role::kObjective, "cost", program_.objective);
+  if (counts == nullptr) return;
+  const double cost = frame.At(value).real[0];
+  ++counts->results;
+  ArithmeticCounter(*counts, {}).Added(before, cost, state_.cost);
+  const bool are_finite = precision::IsFinite(before) && precision::IsFinite(cost);
+  counts->overflows += are_finite && !precision::IsFinite(state_.cost) ? 1 : 0;
+}
+
 void InstanceRun::Step(int64_t t, const StepSinks& sinks) {
   if (state_.health.stopped) return;
   watch_.Begin(&state_.health, Phase::kForward, t);
@@ -177,13 +197,17 @@ void InstanceRun::Step(int64_t t, const StepSinks& sinks) {
   if (sinks.decide) decisions_.BeginStep(t, &state_.path, sinks.column);
   int64_t& bytes = tape_bytes_[static_cast<size_t>(t)];
   bytes = 0;
+  int64_t values = 0;
   const Region& step = program().step;
   const auto taped = RunTaped(step, t, state_.states, {},
                               {.watch = &watch_,
                                .decisions = sinks.decide ? &decisions_ : nullptr,
                                .ranges = sinks.ranges,
                                .additions = sinks.additions,
+                               .arithmetic = arithmetic_,
+                               .tape_values = &values,
                                .tape_bytes = &bytes});
+  most_kept_ = std::max(most_kept_, bytes + values * kPerValue);
   const double cost_before = state_.cost;
   if (program_.stage_cost != ValueId::kNone) AddCost(program_.stage_cost, taped->region);
   const bool stops = program_.policy.nonfinite == precision::NonFinite::kStop;
@@ -196,6 +220,9 @@ void InstanceRun::Step(int64_t t, const StepSinks& sinks) {
     state_.health.stopped = true;
     state_.cost = cost_before;
     return;
+  }
+  if (program_.stage_cost != ValueId::kNone) {
+    CountCost(cost_before, program_.stage_cost, taped->region);
   }
   for (size_t k = 0; k < step.yields.size(); ++k) {
     state_.states[k] = taped->region.At(step.yields[k]);
@@ -221,11 +248,14 @@ void InstanceRun::Finish() {
   if (stops && !state_.health.ok) state_.health.stopped = true;  // `initial` of a run without steps
   if (terminal == nullptr || state_.health.stopped) return;
   watch_.Begin(&state_.health, Phase::kForward, batch_.steps);
-  const auto taped =
-      RunTaped(*terminal, batch_.steps, state_.states, TerminalArgs(), {.watch = &watch_});
+  const auto taped = RunTaped(*terminal, batch_.steps, state_.states, TerminalArgs(),
+                              {.watch = &watch_, .arithmetic = arithmetic_});
   const double cost_before = state_.cost;
   AddCost(terminal->yields[0], taped->region);
-  if (!stops || state_.health.ok) return;
+  if (!stops || state_.health.ok) {
+    CountCost(cost_before, terminal->yields[0], taped->region);
+    return;
+  }
   state_.health.stopped = true;
   state_.cost = cost_before;
 }

@@ -39,6 +39,9 @@ class InstanceRun {
   void Step(int64_t t, const StepSinks& sinks);
   void Finish();
 
+  // From now on arithmetic is counted there; null: it is not.
+  void CountInto(ArithmeticTable* table) { arithmetic_ = table; }
+
   // Reverse. AdjointSteps expects the states to be those at `first`.
   void StartAdjoint(double seed_scale);
   void AdjointSteps(int64_t first, int64_t count, AdjointChunk& chunk);
@@ -55,6 +58,8 @@ class InstanceRun {
     return adjoint_health_ ? *adjoint_health_ : state_.health;
   }
   const std::optional<BirthCertificate>& certificate() const { return watch_.certificate(); }
+  // The most bytes that the reversal of a step which ran holds of what its steps computed.
+  int64_t most_kept() const { return most_kept_; }
   // Bytes of the values of step t, counted when it ran.
   int64_t TapeBytes(int64_t t) const { return tape_bytes_[static_cast<size_t>(t)]; }
   const std::vector<int64_t>& tape_bytes() const { return tape_bytes_; }
@@ -75,6 +80,10 @@ class InstanceRun {
                                   const std::vector<Array>& args, RunSinks sinks);
   std::vector<Array> TerminalArgs() const;
   void AddCost(ValueId value, const Frame& frame);
+  // After a cost that counts was added to `before`.
+  void CountCost(double before, ValueId value, const Frame& frame) const;
+  // The counts of operations that stand in no text: sums of costs, gradients of states. Null: none.
+  ArithmeticCounts* CountsOf(Role role, std::string_view operation, std::string_view label) const;
   Slot SentSlot(const std::vector<double>& sent, int64_t entry, const Type& type,
                 const std::string& name, bool is_read);
   std::vector<Slot> SentStateSlots(const std::vector<std::vector<double>>& sent, int64_t entries,
@@ -93,8 +102,10 @@ class InstanceRun {
   mutable WorkMeter meter_;
   NonFiniteWatch watch_;
   DecisionRecorder decisions_;
+  ArithmeticTable* arithmetic_ = nullptr;
   InstanceState state_;
   std::vector<int64_t> tape_bytes_;
+  int64_t most_kept_ = 0;
   std::vector<GradientSum> gradients_;
   std::optional<InstanceHealth> adjoint_health_;
   double seed_ = 0.0;

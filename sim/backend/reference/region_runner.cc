@@ -129,7 +129,9 @@ void RegionRunner::Execute(const Op& op, Frame& frame) {
   if (op.code == kUniform || op.code == kNormal || IsStochastic(op)) operands.push_back(&place);
   sinks_.meter->Add(kDispatch + ElementCount(program()[op.results[0]].type.shape));
   for (const Array* operand : operands) sinks_.meter->Add(static_cast<int64_t>(SizeOf(*operand)));
-  Store(op, operands, frame, Evaluate({program_, program(), op, operands, *sinks_.meter}));
+  const Evaluation evaluation{program_, program(), op, operands, *sinks_.meter};
+  Store(op, operands, frame,
+        sinks_.arithmetic == nullptr ? Evaluate(evaluation) : EvaluateCounted(evaluation, frame));
   SetRadius(op, frame);
 }
 
@@ -155,6 +157,7 @@ void RegionRunner::Store(const Op& op, Arrays operands, Frame& frame, Array resu
     }
   }
   if (sinks_.additions != nullptr) NoteAdditions(op, operands, result);
+  if (sinks_.tape_values != nullptr) ++*sinks_.tape_values;
   if (sinks_.tape_bytes != nullptr) {
     *sinks_.tape_bytes += static_cast<int64_t>(SizeOf(result) * sizeof(double));
   }
@@ -168,13 +171,7 @@ void RegionRunner::NoteAdditions(const Op& op, Arrays operands, const Array& sum
   const Format format = *program()[op.results[0]].format;
   for (size_t i = 0; i < sum.real.size(); ++i) {
     sinks_.meter->Add(kElementWork);
-    double x = operands[0]->real[i];
-    double y = operands[1]->real[i];
-    if (op.code == kSub) y = -y;
-    if (op.code == kFma) {
-      x = precision::Mul(format, x, y);
-      y = operands[2]->real[i];
-    }
+    const auto [x, y] = AddendsAt(op, operands, format, i);
     double stored = sum.real[i];
     for (const Op* cast : addition->casts) {
       stored = precision::RoundTo(*program()[cast->results[0]].format, stored,

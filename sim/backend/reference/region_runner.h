@@ -7,6 +7,7 @@
 #include "sim/backend/reference/decisions.h"
 #include "sim/backend/reference/layout.h"
 #include "sim/backend/reference/watch.h"
+#include "sim/diagnostics/arithmetic.h"
 #include "sim/op/evaluate.h"
 #include "sim/work_meter.h"
 
@@ -19,8 +20,10 @@ struct RunSinks {
   DecisionRecorder* decisions = nullptr;
   RangeCounts* ranges = nullptr;
   std::vector<AdditionCounts>* additions = nullptr;  // by site
-  int64_t* tape_bytes = nullptr;                     // bytes of all values computed
-  bool keep = false;  // keep the frames of every iteration, for the adjoint
+  ArithmeticTable* arithmetic = nullptr;
+  int64_t* tape_values = nullptr;  // how many these are
+  int64_t* tape_bytes = nullptr;   // bytes of all values computed
+  bool keep = false;               // keep the frames of every iteration, for the adjoint
 };
 
 class RegionRunner {
@@ -38,6 +41,11 @@ class RegionRunner {
   // Reports a result and keeps it.
   void Store(const Op& op, Arrays operands, Frame& frame, Array result);
   void NoteAdditions(const Op& op, Arrays operands, const Array& sum) const;
+  // ---- what rounding did (region_arithmetic.cc) ----
+  ArithmeticCounts& ArithmeticOf(const Op& op, const Frame& frame) const;
+  Array EvaluateCounted(Evaluation e, const Frame& frame) const;
+  bool Overflows(const Op& op, Arrays operands, size_t element, double result, bool finite) const;
+  void CountResults(const Op& op, Arrays operands, const Frame& frame, const Array& result) const;
   const Array* WhereOf(const Op& op, const Frame& frame) const;
   const Program& program() const { return program_.program; }
 
@@ -78,6 +86,13 @@ class RegionRunner {
   TestedPair Compare(Comparison comparison, ValueId lhs, ValueId rhs, const Frame& frame,
                      size_t element) const;
 };
+
+// The two numbers that an add, a sub or an fma adds at one element.
+struct Addends {
+  double x;
+  double y;
+};
+Addends AddendsAt(const Op& op, Arrays operands, Format format, size_t element);
 
 // A frame for iteration `iteration` of a loop of the given radix, element `element` of n.
 std::unique_ptr<Frame> LoopFrame(const RegionLayout& layout, const Frame& around, int64_t radix,

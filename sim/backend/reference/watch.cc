@@ -55,6 +55,11 @@ NonFiniteClass Classify(OpCode code, const std::vector<double>& operands, double
 
 }  // namespace
 
+NonFiniteClass ClassOf(const Program& program, const Op& op, Arrays operands, size_t element,
+                       double result) {
+  return Classify(op.code, OperandsAt(program, op, operands, element), result);
+}
+
 bool IsExecuted(const Array* where, size_t i, size_t n) {
   if (where == nullptr) return true;
   const std::vector<int64_t>& mask = where->integer;

@@ -66,6 +66,10 @@ class NonFiniteWatch {
   std::optional<BirthCertificate> certificate_;
 };
 
+// The class of an element of a result that is not finite; kInput where an operand is not.
+NonFiniteClass ClassOf(const Program& program, const Op& op, Arrays operands, size_t element,
+                       double result);
+
 // Whether element i of n is executed under the mask: a mask of one element speaks for all, and one
 // of another length for the whole operation if it holds anywhere.
 bool IsExecuted(const Array* where, size_t i, size_t n);

@@ -19,6 +19,28 @@ class Absorption(_message.Message):
     state: str
     def __init__(self, role: _Optional[str] = ..., state: _Optional[str] = ..., label: _Optional[str] = ..., additions: _Optional[int] = ..., absorbed: _Optional[int] = ...) -> None: ...
 
+class Arithmetic(_message.Message):
+    __slots__ = ["absorbed", "additions", "label", "operation", "overflows", "results", "role", "site", "underflows"]
+    ABSORBED_FIELD_NUMBER: _ClassVar[int]
+    ADDITIONS_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOWS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    UNDERFLOWS_FIELD_NUMBER: _ClassVar[int]
+    absorbed: int
+    additions: int
+    label: str
+    operation: str
+    overflows: int
+    results: int
+    role: str
+    site: str
+    underflows: int
+    def __init__(self, role: _Optional[str] = ..., operation: _Optional[str] = ..., label: _Optional[str] = ..., site: _Optional[str] = ..., results: _Optional[int] = ..., underflows: _Optional[int] = ..., overflows: _Optional[int] = ..., additions: _Optional[int] = ..., absorbed: _Optional[int] = ...) -> None: ...
+
 class BackwardBlock(_message.Message):
     __slots__ = ["exponents", "first_step", "largest", "nonfinite", "ranges", "steps"]
     EXPONENTS_FIELD_NUMBER: _ClassVar[int]

@@ -222,14 +222,16 @@ class DeviceInfo(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., threads: _Optional[int] = ..., instruction_set: _Optional[str] = ..., formats: _Optional[_Mapping[str, str]] = ..., memory_bytes: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
 
 class DiagnosticsOptions(_message.Message):
-    __slots__ = ["level", "margins", "stride"]
+    __slots__ = ["arithmetic_instances", "level", "margins", "stride"]
+    ARITHMETIC_INSTANCES_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     MARGINS_FIELD_NUMBER: _ClassVar[int]
     STRIDE_FIELD_NUMBER: _ClassVar[int]
+    arithmetic_instances: int
     level: DiagnosticsLevel
     margins: _containers.RepeatedScalarFieldContainer[str]
     stride: int
-    def __init__(self, level: _Optional[_Union[DiagnosticsLevel, str]] = ..., stride: _Optional[int] = ..., margins: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, level: _Optional[_Union[DiagnosticsLevel, str]] = ..., stride: _Optional[int] = ..., margins: _Optional[_Iterable[str]] = ..., arithmetic_instances: _Optional[int] = ...) -> None: ...
 
 class FieldDifference(_message.Message):
     __slots__ = ["at", "field", "largest", "relative"]
@@ -312,8 +314,9 @@ class GradientResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[GradientPart, _Mapping]]] = ...) -> None: ...
 
 class GradientResult(_message.Message):
-    __slots__ = ["adjoint_solves", "gradients", "left_out", "loss_scale", "loss_scale_state", "norm", "reused", "rollout", "skipped", "warnings"]
+    __slots__ = ["adjoint_solves", "arithmetic", "gradients", "left_out", "loss_scale", "loss_scale_state", "norm", "reused", "rollout", "skipped", "warnings"]
     ADJOINT_SOLVES_FIELD_NUMBER: _ClassVar[int]
+    ARITHMETIC_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +327,7 @@ class GradientResult(_message.Message):
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     adjoint_solves: _containers.RepeatedCompositeFieldContainer[AdjointSolves]
+    arithmetic: _containers.RepeatedCompositeFieldContainer[_diagnostics_pb2.Arithmetic]
     gradients: _containers.RepeatedCompositeFieldContainer[InputGradient]
     left_out: int
     loss_scale: float
@@ -333,7 +337,7 @@ class GradientResult(_message.Message):
     rollout: RolloutResult
     skipped: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ..., norm: _Optional[float] = ..., adjoint_solves: _Optional[_Iterable[_Union[AdjointSolves, _Mapping]]] = ...) -> None: ...
+    def __init__(self, rollout: _Optional[_Union[RolloutResult, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[InputGradient, _Mapping]]] = ..., loss_scale: _Optional[float] = ..., skipped: bool = ..., left_out: _Optional[int] = ..., loss_scale_state: _Optional[_Union[_policy_pb2.DynamicLossScale, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ..., reused: bool = ..., norm: _Optional[float] = ..., adjoint_solves: _Optional[_Iterable[_Union[AdjointSolves, _Mapping]]] = ..., arithmetic: _Optional[_Iterable[_Union[_diagnostics_pb2.Arithmetic, _Mapping]]] = ...) -> None: ...
 
 class ImplicitDerivative(_message.Message):
     __slots__ = ["damping", "max_iter", "restart", "solver", "tol"]
@@ -444,8 +448,9 @@ class KeptRun(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ["kept_run_seconds", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operands", "max_lowered_operations", "max_lowered_text_bytes", "max_lowered_visits", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_permuted_numbers", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_upload_bytes", "max_uploaded_bytes", "max_values", "max_variants", "uploaded_seconds"]
+    __slots__ = ["kept_run_seconds", "max_arithmetic_instances", "max_depth", "max_elements", "max_exports", "max_instances", "max_kept_bytes", "max_literal_elements", "max_loop_iterations", "max_lowered_bytes", "max_lowered_operands", "max_lowered_operations", "max_lowered_text_bytes", "max_lowered_visits", "max_message_bytes", "max_name_bytes", "max_nested_iterations", "max_objectives", "max_operands", "max_operations", "max_path_bytes", "max_permuted_numbers", "max_request_bytes", "max_request_memory_bytes", "max_step_work", "max_steps", "max_total_elements", "max_total_operands", "max_upload_bytes", "max_uploaded_bytes", "max_values", "max_variants", "uploaded_seconds"]
     KEPT_RUN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ARITHMETIC_INSTANCES_FIELD_NUMBER: _ClassVar[int]
     MAX_DEPTH_FIELD_NUMBER: _ClassVar[int]
     MAX_ELEMENTS_FIELD_NUMBER: _ClassVar[int]
     MAX_EXPORTS_FIELD_NUMBER: _ClassVar[int]
@@ -478,6 +483,7 @@ class Limits(_message.Message):
     MAX_VARIANTS_FIELD_NUMBER: _ClassVar[int]
     UPLOADED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     kept_run_seconds: float
+    max_arithmetic_instances: int
     max_depth: int
     max_elements: int
     max_exports: int
@@ -509,7 +515,7 @@ class Limits(_message.Message):
     max_values: int
     max_variants: int
     uploaded_seconds: float
-    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ..., max_lowered_text_bytes: _Optional[int] = ..., max_lowered_operands: _Optional[int] = ..., max_lowered_visits: _Optional[int] = ..., max_permuted_numbers: _Optional[int] = ..., max_upload_bytes: _Optional[int] = ..., max_uploaded_bytes: _Optional[int] = ..., uploaded_seconds: _Optional[float] = ..., max_variants: _Optional[int] = ...) -> None: ...
+    def __init__(self, max_steps: _Optional[int] = ..., max_instances: _Optional[int] = ..., max_elements: _Optional[int] = ..., max_operations: _Optional[int] = ..., max_loop_iterations: _Optional[int] = ..., max_nested_iterations: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., max_request_memory_bytes: _Optional[int] = ..., max_request_bytes: _Optional[int] = ..., max_step_work: _Optional[int] = ..., max_values: _Optional[int] = ..., max_total_elements: _Optional[int] = ..., max_depth: _Optional[int] = ..., max_name_bytes: _Optional[int] = ..., max_exports: _Optional[int] = ..., max_objectives: _Optional[int] = ..., max_operands: _Optional[int] = ..., max_total_operands: _Optional[int] = ..., max_literal_elements: _Optional[int] = ..., max_lowered_operations: _Optional[int] = ..., max_lowered_bytes: _Optional[int] = ..., max_path_bytes: _Optional[int] = ..., max_kept_bytes: _Optional[int] = ..., kept_run_seconds: _Optional[float] = ..., max_lowered_text_bytes: _Optional[int] = ..., max_lowered_operands: _Optional[int] = ..., max_lowered_visits: _Optional[int] = ..., max_permuted_numbers: _Optional[int] = ..., max_upload_bytes: _Optional[int] = ..., max_uploaded_bytes: _Optional[int] = ..., uploaded_seconds: _Optional[float] = ..., max_variants: _Optional[int] = ..., max_arithmetic_instances: _Optional[int] = ...) -> None: ...
 
 class ListWorldsRequest(_message.Message):
     __slots__ = []
@@ -642,7 +648,7 @@ class RolloutResponse(_message.Message):
     def __init__(self, parts: _Optional[_Iterable[_Union[RolloutPart, _Mapping]]] = ...) -> None: ...
 
 class RolloutResult(_message.Message):
-    __slots__ = ["batch_path_signature", "certificates", "final_state", "first_events", "health", "kept", "path_signatures", "phase_seconds", "value", "values"]
+    __slots__ = ["arithmetic", "batch_path_signature", "certificates", "final_state", "first_events", "health", "kept", "path_signatures", "phase_seconds", "value", "values"]
     class PhaseSecondsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -650,6 +656,7 @@ class RolloutResult(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ARITHMETIC_FIELD_NUMBER: _ClassVar[int]
     BATCH_PATH_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
     FINAL_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -660,6 +667,7 @@ class RolloutResult(_message.Message):
     PHASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    arithmetic: _containers.RepeatedCompositeFieldContainer[_diagnostics_pb2.Arithmetic]
     batch_path_signature: int
     certificates: _containers.RepeatedCompositeFieldContainer[_diagnostics_pb2.BirthCertificate]
     final_state: _containers.RepeatedCompositeFieldContainer[NamedTensor]
@@ -670,7 +678,7 @@ class RolloutResult(_message.Message):
     phase_seconds: _containers.ScalarMap[str, float]
     value: float
     values: bytes
-    def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., value: _Optional[float] = ..., values: _Optional[bytes] = ..., path_signatures: _Optional[bytes] = ..., batch_path_signature: _Optional[int] = ..., health: _Optional[_Union[InstanceHealth, _Mapping]] = ..., first_events: _Optional[_Iterable[_Union[FirstEvent, _Mapping]]] = ..., certificates: _Optional[_Iterable[_Union[_diagnostics_pb2.BirthCertificate, _Mapping]]] = ..., phase_seconds: _Optional[_Mapping[str, float]] = ..., kept: _Optional[_Union[KeptRun, _Mapping]] = ...) -> None: ...
+    def __init__(self, final_state: _Optional[_Iterable[_Union[NamedTensor, _Mapping]]] = ..., value: _Optional[float] = ..., values: _Optional[bytes] = ..., path_signatures: _Optional[bytes] = ..., batch_path_signature: _Optional[int] = ..., health: _Optional[_Union[InstanceHealth, _Mapping]] = ..., first_events: _Optional[_Iterable[_Union[FirstEvent, _Mapping]]] = ..., certificates: _Optional[_Iterable[_Union[_diagnostics_pb2.BirthCertificate, _Mapping]]] = ..., phase_seconds: _Optional[_Mapping[str, float]] = ..., kept: _Optional[_Union[KeptRun, _Mapping]] = ..., arithmetic: _Optional[_Iterable[_Union[_diagnostics_pb2.Arithmetic, _Mapping]]] = ...) -> None: ...
 
 class RolloutSpec(_message.Message):
     __slots__ = ["checkpoint_interval", "chunk_steps", "controls", "data", "diagnostics", "first_instance", "initial", "instance_ids", "instances", "objective", "params", "path", "policy", "program", "record", "seed", "steps", "world"]
