@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 
 from simgrad import quiet_grpc  # noqa: F401  before anything else that imports grpc
 
+from simgrad.arithmetic import Arithmetic, OperationArithmetic
 from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
 from simgrad.composition import ComposedWorld, compose
@@ -100,6 +101,7 @@ __all__ = [
     "Absorption",
     "AdditionSite",
     "AdjointSolves",
+    "Arithmetic",
     "BackwardTrace",
     "BirthCertificate",
     "Bits",
@@ -131,6 +133,7 @@ __all__ = [
     "LocalClient",
     "NonFiniteError",
     "NotFound",
+    "OperationArithmetic",
     "Param",
     "Path",
     "PerStep",

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable, Sequence, TypeAlias
 import numpy as np
 
 from simgrad import arrays, diagnostics, path, results
+from simgrad.arithmetic import Arithmetic
 from simgrad.pieces import Pieces
 from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
@@ -194,6 +195,7 @@ class Assembly:
             states_range=trace.states_range,
             ranges=trace.ranges,
             absorption=trace.absorption,
+            arithmetic=Arithmetic.of(message.arithmetic, "forward"),
             program=results.Program.of(header.program, text=self._text(list(wrt))),
             device=header.device,
             server_version=header.server_version,
@@ -226,6 +228,7 @@ class Assembly:
             backward=diagnostics.backward_trace(self._backward) if self._backward else None,
             reused=message.reused,
         )
+        gradient.arithmetic += Arithmetic.of(message.arithmetic, "adjoint")
         names = [g.name for g in message.gradients]
         counted = gradient.counted
         for entry in message.gradients:

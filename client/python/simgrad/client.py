@@ -258,9 +258,9 @@ class Client:
           raw: low formats come back as bits (uint16, uint8) instead of as exact f32.
           timeout: deadline in seconds, of all tries together; None: the client's.
           retry: as for Client; None: the client's. Of its budget a call has the client's alone.
-          options: instances, first_instance, instance_ids (the ids), seed (of random draws),
-            stride (of state ranges), chunk_steps, checkpoint_interval. The last two never change
-            a bit.
+          options: instances, first_instance, instance_ids (the ids), seed (of random draws), stride (of state
+            ranges), arithmetic=N (what rounding does to each operation in the first N instances: `arithmetic` of
+            the result; N runs more), chunk_steps, checkpoint_interval. The last two never change a bit.
         Errors: InvalidArgument (with `field`), NotFound, ResourceExhausted, DeadlineExceeded,
           Cancelled, Unavailable, NonFiniteError.
         """

@@ -56,6 +56,14 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def int32(text: str) -> int:
+    """The argument of an option that is an int32."""
+    value = _decimal(text)
+    if not -(1 << 31) <= value < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text} is beyond the range of an int32")
+    return value
+
+
 def fits_int64(value: int) -> bool:
     return -(1 << 63) <= value < 1 << 63
 

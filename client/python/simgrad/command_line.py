@@ -25,6 +25,7 @@ from simgrad.command_arguments import (
     assignments,
     drop_output,
     file_name,
+    int32,
     named_array_of,
     number,
     preset,
@@ -299,6 +300,13 @@ def _add_answer(command: argparse.ArgumentParser) -> None:
         help="how much is returned (default %(default)s)",
     )
     command.add_argument(
+        "--arithmetic",
+        type=int32,
+        default=0,
+        metavar="N",
+        help="tell what rounding did to each operation in the first N instances (default 0)",
+    )
+    command.add_argument(
         "--program", action="store_true", help="also show the text of the program that ran"
     )
     command.add_argument(
@@ -360,6 +368,7 @@ def _work(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         record=options.record,
         raw=options.raw,
         diagnostics=options.diagnostics,
+        arithmetic=options.arithmetic,
         program="text" if options.program else "fingerprint",
     )
 

@@ -255,6 +255,7 @@ def _with_rollout(gradient: results.Gradient, rollout: results.Rollout) -> resul
         states_range=rollout.states_range,
         ranges=rollout.ranges,
         absorption=rollout.absorption,
+        arithmetic=rollout.arithmetic + gradient.arithmetic.of_phase("adjoint"),
         path=rollout.path,
         forced=rollout.forced,
     )

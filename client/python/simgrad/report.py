@@ -84,6 +84,10 @@ def result_dict(result: Rollout) -> dict[str, Any]:
             state: [dict(vars(site)) for site in absorption.sites]
             for state, absorption in result.absorption.items()
         },
+        "arithmetic": {
+            "roles": [dict(vars(row)) for row in result.arithmetic.roles],
+            "operations": [dict(vars(row)) for row in result.arithmetic.operations],
+        },
         "sites": {},
         "events": {},
         "certificates": [str(c) for c in result.certificates],
@@ -240,6 +244,7 @@ def result_text(result: Rollout, program: bool = False) -> str:
     lines += [f"site {trace!r}" for trace in result.sites.values()]
     lines += [f"event {trace!r}" for trace in result.events.values()]
     lines += [f"halted: {said}" for said in summary.halts(result.halted)]
+    lines += repr(result.arithmetic).splitlines() if result.arithmetic else []
     if isinstance(result, Gradient):
         for name, count in result.connected.items():
             lines.append(f"{name}: connected in {count} of {result.instances} instances")

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from simgrad import arrays, errors
+from simgrad.arithmetic import instances_of
 from simgrad.constants import LARGEST_WHOLE, dtype_of, element_name, holds, range_of
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.path import Path, options_of
@@ -43,7 +44,7 @@ _DETAILS = {
 }
 # The options of a rollout beside those that Client.rollout names.
 _OPTIONS = (
-    *("instances", "first_instance", "instance_ids", "seed", "stride", "chunk_steps"),
+    *("instances", "first_instance", "instance_ids", "seed", "stride", "arithmetic", "chunk_steps"),
     "checkpoint_interval",
 )
 # The arguments of a gradient that are not its rollout's.
@@ -91,6 +92,7 @@ def rollout_spec(
     diagnostics: str = "summary",
     margins: Sequence[str] = (),
     stride: int = 0,
+    arithmetic: int = 0,
     objective: str = "",
     instances: int = 0,
     first_instance: int = 0,
@@ -124,7 +126,10 @@ def rollout_spec(
         seed=seed,
         record=record,
         diagnostics=simgrad_pb2.DiagnosticsOptions(
-            level=_word(_LEVELS, "diagnostics", diagnostics), stride=stride, margins=margins
+            level=_word(_LEVELS, "diagnostics", diagnostics),
+            stride=stride,
+            margins=margins,
+            arithmetic_instances=instances_of(arithmetic),
         ),
         objective=objective or "",
         chunk_steps=chunk_steps,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 import numpy as np
 
 from simgrad import errors, request, summary
+from simgrad.arithmetic import Arithmetic
 from simgrad.diagnostics import Absorption, BackwardTrace, BirthCertificate, EventTrace, RangeCounts
 from simgrad.diagnostics import StateRange, TerminationTrace
 from simgrad.path import Forced, Path
@@ -201,6 +202,8 @@ class Rollout:
         f64.
       sites, events: TerminationTrace and EventTrace by site. states_range, ranges: by state, by
         role. absorption: by state, how many of the additions that it is stored from did nothing.
+      arithmetic: of a run with arithmetic=N, what rounding did to each operation in its first N instances; of a
+        Gradient both passes.
       program: what ran. device, server_version, request_id: where. seconds: wall time by phase.
       tries: how often the call was tried until it gave this; more than 1: it was repeated.
       path: the decisions of a run with path=True, else None.
@@ -234,6 +237,7 @@ class Rollout:
     forced: dict[str, Forced] = field(default_factory=dict)
     margins: dict[str, np.ndarray] = field(default_factory=dict)
     absorption: dict[str, Absorption] = field(default_factory=dict)
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
     kept: KeptRun | None = None
 
     def __repr__(self) -> str:

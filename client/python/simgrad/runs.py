@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, cast
 
-from simgrad import errors, request, results
+from simgrad import arithmetic, errors, request, results
 from simgrad.assembly import Ask, Assembly
 from simgrad.calls import Terms
 from simgrad.compared import CompareAssembly, Compared
@@ -20,7 +20,7 @@ from simgrad.repeating import Call
 from simgrad.service import Service
 from simgrad.stream import Finish, Start, Stream
 from simgrad.v1 import policy_pb2, simgrad_pb2
-from simgrad.variants import Request, compare_request
+from simgrad.variants import Request, compare_request, reference_of
 from simgrad.world import World
 
 _MOST_DECLARED = 256  # configurations of built-in worlds whose declarations are remembered
@@ -94,6 +94,7 @@ class Runs:
           others: as for Client.rollout.
         """
         results.check_on_nonfinite(on_nonfinite)
+        self._check_arithmetic(message, terms)
 
         def finish(result: results.Rollout, kept: simgrad_pb2.KeptRun) -> None:
             if keep:
@@ -119,6 +120,7 @@ class Runs:
           sends_paths: whether the answer has the paths.
         Returns: None where the server takes no such request: it has no Compare, or of fewer variants, or it is too
           large; and where no such request says what differs.
+        Errors: Unimplemented where the server is older than what is asked of it.
         """
         if not 0 < len(asked) - 1 <= self._service.most_variants(terms):
             return None
@@ -135,6 +137,7 @@ class Runs:
         limit = self._service.limits(terms).max_request_bytes
         if message is None or 0 < limit < message.ByteSize():
             return None
+        self._check_arithmetic(message, terms)
         return Together(message, sends_paths, [world for world, _ in asked], asks)
 
     def compare(
@@ -202,6 +205,12 @@ class Runs:
             finish,
             self.calls.repeating.clock,
         )
+
+    def _check_arithmetic(self, message: Any, terms: Terms) -> None:
+        """Raises Unimplemented, before anything runs, where operations are asked for that the server does not look at."""
+        instances = reference_of(message).spec.diagnostics.arithmetic_instances
+        if instances:
+            arithmetic.check_known(self._service.limits(terms), instances)
 
     def _asking(self, world: World, message: Any) -> Ask:
         """Asks for the program of a request, later: keeps what shapes it, and none of its tensors."""

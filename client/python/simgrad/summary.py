@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 import numpy as np
 
 if TYPE_CHECKING:
+    from simgrad.arithmetic import Arithmetic, OperationArithmetic
     from simgrad.diagnostics import Absorption, EventTrace, TerminationTrace
     from simgrad.hessian import HessianVector
     from simgrad.results import Gradient, Halted, Program, ResolvedPolicy, Rollout
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 SKIPPED = "the scaled gradient was not finite"
 _COLUMNS = 79
 _LABEL = 12  # columns of what stands before the names
+_OPERATIONS = 5  # of a role that are named
 
 
 def _row(label: str, items: Iterable[str]) -> list[str]:
@@ -114,6 +116,44 @@ def of_absorption(absorption: "Absorption") -> str:
     return f"{absorption.state} in {absorption.share:.0%} of {counted} at sampled steps"
 
 
+def _share(part: int, of: int, what: str) -> str:
+    """A part of a count, in per cent: 0 and 100 only where these are exact."""
+    percent = 100 * part / of
+    text = f"{percent:.0f}" if part in (0, of) else f"{min(percent, 99.9):.1f}" if percent >= 0.1 else "less than 0.1"
+    return f"{text}% of {of:,} {what}" + ("" if of == 1 else "s")
+
+
+def _losses(row: "OperationArithmetic") -> str:
+    """The losses of an operation, or of a role: numbers that rounding took something from."""
+    told = [
+        f"underflow in {_share(row.underflows, row.results, 'result')}" if row.underflows else "",
+        f"overflow in {_share(row.overflows, row.results, 'result')}" if row.overflows else "",
+        f"absorption in {_share(row.absorbed, row.additions, 'addition')}" if row.absorbed else "",
+    ]
+    return ", ".join(filter(None, told)) or f"nothing lost in {row.results:,} results, {row.additions:,} additions"
+
+
+def _operation(row: "OperationArithmetic") -> str:
+    return row.operation + (f" ({row.line})" if row.line else "") + (f", site {row.site}" if row.site else "")
+
+
+def of_operation(row: "OperationArithmetic") -> str:
+    """One row: its pass and role, which operation, and what it lost."""
+    return f"{row.phase}, role {row.role}: {_operation(row) + ': ' if row.operation else ''}{_losses(row)}"
+
+
+def of_arithmetic(arithmetic: "Arithmetic") -> str:
+    """A line for each pass and role, and below it the operations of which most was lost."""
+    lines = []
+    for role in arithmetic.roles:
+        lines.append(of_operation(role))
+        found = [o for o in arithmetic.operations if (o.phase, o.role) == (role.phase, role.role)]
+        lines += [f"  {_operation(o)}: {_losses(o)}" for o in found[:_OPERATIONS]]
+        if len(found) > _OPERATIONS:
+            lines.append(f"  and {_count(len(found) - _OPERATIONS, 'operation')} more")
+    return "\n".join(lines) or "no arithmetic: a call with arithmetic=N tells that of its first N instances"
+
+
 def of_policy(policy: "ResolvedPolicy") -> str:
     """Roles that run alike share a row."""
     alike: dict[Any, list[str]] = {}
@@ -158,6 +198,7 @@ def of_rollout(result: "Rollout", title: str = "Rollout") -> str:
     lines += _row("events", result.events)
     lines += _row("halted", halts(result.halted))
     lines += _row("absorbed", [repr(a) for a in result.absorption.values() if a.absorbed])
+    lines += _row("arithmetic", [of_operation(row) for row in result.arithmetic.roles if row.lost])
     if result.certificates:
         lines += _row("born", [str(result.certificates[0])])
     return "\n".join(lines)

@@ -139,7 +139,7 @@ class PooledAnswer:
         cutter, kept = self._work.cutter, self._work.kept
         keepers = kept.keepers if kept is not None else ()
         servers = self._servers.ready(self._left(), self._metadata(), keepers)
-        if not cutter.instances:
+        if not cutter.instances or self._is_beyond(servers):
             return None
         if kept is not None:
             shards, preferred = cutter.cut_as(kept.sizes), kept.targets
@@ -174,13 +174,20 @@ class PooledAnswer:
             most += [bytes // row_bytes for bytes in room]
         return max(min(most), 1)
 
+    def _is_beyond(self, servers: Sequence[Server]) -> bool:
+        """Whether it asks for the arithmetic of more instances than one server looks at, which parts may not show."""
+        limits = [server.info.limits for server in servers if server.info is not None]
+        most = min((limit.max_arithmetic_instances for limit in limits), default=0)
+        return bool(self._work.message.spec.diagnostics.arithmetic_instances > most > 0)
+
     def _kind_of_work(self) -> bytes:
         """A digest that is equal for work whose speeds can be compared."""
         spec = self._work.message.spec
         digest = hashlib.sha256(self._work.method.encode())
         digest.update(spec.world.SerializeToString(deterministic=True))
         digest.update(spec.policy.SerializeToString(deterministic=True))
-        digest.update(f"{spec.objective} {spec.diagnostics.level}".encode())
+        asked = spec.diagnostics
+        digest.update(f"{spec.objective} {asked.level} {asked.arithmetic_instances}".encode())
         return digest.digest()
 
     def _left(self) -> float:

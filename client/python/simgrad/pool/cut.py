@@ -133,6 +133,10 @@ class Cutter:
         spec = part.spec
         _copy_fields(whole.spec, spec, without=(*_KINDS, *_OF_INSTANCES))
         spec.instances = shard.instances
+        if spec.diagnostics.arithmetic_instances > 0:
+            spec.diagnostics.arithmetic_instances = int(
+                np.count_nonzero(shard.rows < whole.spec.diagnostics.arithmetic_instances)
+            )
         if whole.spec.instance_ids:
             spec.instance_ids.extend(shard.ids.tolist())
         else:

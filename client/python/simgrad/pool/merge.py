@@ -23,7 +23,7 @@ from simgrad.v1 import diagnostics_pb2, simgrad_pb2
 
 _PHASES = ("forward", "adjoint")
 # Fields that a rollout told and that its reversal does not tell again.
-_OF_THE_ROLLOUT = ("final_state", "path_signatures", "first_events")
+_OF_THE_ROLLOUT = ("final_state", "path_signatures", "first_events", "arithmetic")
 
 
 class _Answer:

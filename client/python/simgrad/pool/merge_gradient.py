@@ -11,6 +11,7 @@ import numpy as np
 from simgrad import arrays
 from simgrad.pool.aligned_sum import Node, cover, merged, multiply, round_to, whole_blocks
 from simgrad.pool.loss_scaler import next_state
+from simgrad.pool.merge_arithmetic import merged_arithmetic
 from simgrad.pool.merge_result import Part, in_rows, setting_of
 from simgrad.v1 import policy_pb2, program_pb2, simgrad_pb2, tensor_pb2
 
@@ -91,6 +92,7 @@ def merged_gradient(
         result.skipped = not is_clean
         result.loss_scale_state.CopyFrom(next_state(scaler.dynamic, state, is_clean))
     _merge_solves(answers, result)
+    result.arithmetic.extend(merged_arithmetic((a.arithmetic for a in answers), policy))
     result.warnings.extend(_merged_warnings(parts, result, scaler.HasField("dynamic")))
     return result
 

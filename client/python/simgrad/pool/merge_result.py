@@ -10,6 +10,7 @@ import numpy as np
 from simgrad.pieces import Pieces
 from simgrad.pool.aligned_sum import multiply, pairwise, round_to
 from simgrad.pool.cut import Shard
+from simgrad.pool.merge_arithmetic import merged_arithmetic
 from simgrad.v1 import policy_pb2, simgrad_pb2
 
 # Instances that are not ok of which a server writes certificates: the first of a request.
@@ -94,6 +95,7 @@ def merged_rollout(
     if results[0].HasField("value"):
         merged.value = _value(parts, merged, policy, weights, finite_only)
     _add_certificates(parts, merged)
+    merged.arithmetic.extend(merged_arithmetic((r.arithmetic for r in results), policy))
     for phase, spent in seconds.items():
         merged.phase_seconds[phase] = spent
     return merged

@@ -284,6 +284,8 @@ class Work:
         arguments: dict[str, Any] = {**self.options, **self._sent(variant.world, steps), **more}
         if variant.seed is not None:
             arguments["seed"] = variant.seed
+        if steps is not None or arguments.get("diagnostics") == "off":
+            arguments.pop("arithmetic", None)  # nobody sees the rows of such a run
         if not gradient:
             of_gradients = _OF_GRADIENTS if arguments.get("keep") else (*_OF_GRADIENTS, *_OF_REVERSALS)
             arguments = {name: given for name, given in arguments.items() if name not in of_gradients}
