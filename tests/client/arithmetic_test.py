@@ -10,6 +10,7 @@ import simgrad as sg
 from simgrad import command_line, report, request
 from simgrad.arithmetic import Arithmetic, OperationArithmetic
 from simgrad.assembly import Assembly
+from simgrad.kept import _with_rollout
 from simgrad.pool.cut import Cutter, Shard
 from simgrad.pool.merge import Merge
 from simgrad.pool.merge_arithmetic import MOST_OPERATIONS, merged_arithmetic
@@ -119,6 +120,14 @@ def test_shares_are_never_rounded_to_all_or_nothing(counts, said):
     assert repr(told(forward=[row("state", counts=counts)]).arithmetic) == f"forward, role state: {said}"
 
 
+def test_operations_of_a_role_stand_under_their_own_pass():
+    in_both = [row("objective", counts=(2, 1, 0, 0, 0)), row("objective", "exp", "w.py:9", counts=(2, 1, 0, 0, 0))]
+    lines = repr(told(forward=in_both, reverse=in_both).arithmetic).splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        *("forward, role objective", "  exp (w.py", "adjoint, role objective", "  exp (w.py")
+    ]
+
+
 def test_a_result_names_the_roles_that_lost_something():
     shown = repr(told(forward=[*FORWARD, row("state", counts=(5, 0, 0, 0, 0))], reverse=REVERSE))
     [at] = [k for k, line in enumerate(shown.splitlines()) if line.startswith("  arithmetic  forward, role dynamics")]
@@ -141,6 +150,13 @@ def test_json_and_text_have_the_rows():
     assert [OperationArithmetic(**r) for r in fields["operations"]] == found.arithmetic.operations
     assert "  mul (w.py:4): underflow in 66.7% of 6 results" in report.result_text(found).splitlines()
     assert "arithmetic" not in report.result_text(told(forward=[]))
+
+
+def test_a_reversal_has_the_forward_rows_of_its_rollout_once():
+    """Also of a server that simulated again, and tells them with the reversal."""
+    rollout, whole = told(), told(reverse=REVERSE)
+    for reversal in (told(forward=[], reverse=REVERSE), whole):
+        assert _with_rollout(reversal, rollout).arithmetic == whole.arithmetic
 
 
 # ---- Requests ----
