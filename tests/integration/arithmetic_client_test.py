@@ -35,6 +35,11 @@ def total(x: sg.State[4096], s: sg.State):
 
 
 @sg.world
+def layer(x: sg.State[64], y: sg.State[4], w: sg.Param[4, 64]):
+    return {"x": x, "y": w @ x}
+
+
+@sg.world
 def decays(x: sg.State, k: sg.Param = 0.7):
     return k * x
 
@@ -47,7 +52,7 @@ def decay_end(x):
 def bf16(x):
     """Rounds to bf16, to nearest even; numbers are finite and within its range."""
     bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    return (((bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)) << np.uint64(16)).astype(
+    return (((bits + np.uint64(0x7FFF) + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)) << np.uint64(16)).astype(
         np.uint32
     ).view(np.float32)
 
@@ -173,6 +178,25 @@ def test_a_sum_counts_the_terms_that_it_loses(client):
     row = one(found, "sum")
     # Steps 1 and 2 of 0 to 2 are sampled.
     assert (row.results, row.additions, row.absorbed) == (4, 2 * counted.made, 2 * counted.absorbed)
+
+
+def test_a_product_of_matrices_counts_the_links_of_its_chains(client):
+    random = np.random.default_rng(4)
+    w, x = bf16(random.normal(size=(4, 64))), bf16(random.normal(size=64))
+    policy = sg.Policy("bf16_unsafe").role("dynamics", accumulator="bf16")
+    found = client.rollout(
+        layer, steps=1, initial={"x": x, "y": np.zeros(4)}, params={"w": w}, policy=policy, instances=1, arithmetic=1
+    ).arithmetic
+    made = absorbed = 0
+    for row in np.float64(w) * np.float64(x):  # products are exact in f64
+        chain = 0.0
+        for product in row:
+            linked, rounded = float(bf16(chain + product)), float(bf16(product))
+            made += chain != 0.0 != rounded
+            absorbed += chain != 0.0 != rounded and linked in (chain, rounded)
+            chain = linked
+    found_row = one(found, "matmul")
+    assert (found_row.results, found_row.additions, found_row.absorbed) == (4, made, absorbed) and absorbed > 0
 
 
 def test_a_wide_policy_loses_nothing(client):
@@ -315,6 +339,16 @@ def test_a_pool_adds_accumulations(alone, pool):
         one(g.arithmetic, "accumulate", "adjoint") for g in (found, sums(alone, 1, stride=9, arithmetic=1))
     )
     assert of_all.line == "k" and of_all.absorbed == 300 * of_one.absorbed > 0
+
+
+def test_losses_and_roles_are_those_of_one_server_where_a_shard_loses_nothing(alone, pool):
+    """At 4 a step of 0.01 is absorbed, and from 0 on it moves x: the last shard loses nothing."""
+    x = np.repeat([4.0, 0.0], 350)
+    work = dict(steps=20, initial={"x": x}, policy="bf16_unsafe", stride=1, arithmetic=700)
+    expected, found = (c.rollout(drift, **work).arithmetic for c in (alone, pool))
+    assert found.roles == expected.roles and role(found, "dynamics").absorbed == 350 * 20
+    told = lambda a: [(r.role, r.operation, r.line, r.underflows, r.overflows, r.absorbed) for r in a.operations]
+    assert told(found) == told(expected) != []
 
 
 def test_a_pool_reverses_what_it_kept(alone, pool):
