@@ -116,11 +116,15 @@ def of_absorption(absorption: "Absorption") -> str:
     return f"{absorption.state} in {absorption.share:.0%} of {counted} at sampled steps"
 
 
+def _many(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
 def _share(part: int, of: int, what: str) -> str:
     """A part of a count, in per cent: 0 and 100 only where these are exact."""
     percent = 100 * part / of
     text = f"{percent:.0f}" if part in (0, of) else f"{min(percent, 99.9):.1f}" if percent >= 0.1 else "less than 0.1"
-    return f"{text}% of {of:,} {what}" + ("" if of == 1 else "s")
+    return f"{text}% of {_many(of, what)}"
 
 
 def _losses(row: "OperationArithmetic") -> str:
@@ -130,7 +134,7 @@ def _losses(row: "OperationArithmetic") -> str:
         f"overflow in {_share(row.overflows, row.results, 'result')}" if row.overflows else "",
         f"absorption in {_share(row.absorbed, row.additions, 'addition')}" if row.absorbed else "",
     ]
-    return ", ".join(filter(None, told)) or f"nothing lost in {row.results:,} results, {row.additions:,} additions"
+    return ", ".join(filter(None, told)) or f"nothing lost in {_many(row.results, 'result')}, {_many(row.additions, 'addition')}"
 
 
 def _operation(row: "OperationArithmetic") -> str:
