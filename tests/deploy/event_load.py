@@ -115,7 +115,7 @@ def underflow_and_overflow(client):
         policy="f16_unsafe",
     )
     high = {"y": np.full((4, 1), 6e4), "v": np.full((4, 1), 6e4)}
-    client.rollout(ball(), steps=40, initial=high, params={"k": 0.5}, policy="f16_unsafe")
+    client.rollout(ball(), steps=40, initial=high, params={"k": 0.5}, policy="f16_unsafe", stride=1, arithmetic=2)
 
 
 def small_loss_scale(client):

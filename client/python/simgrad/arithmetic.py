@@ -73,8 +73,7 @@ class Arithmetic:
     As a sequence it has the rows of roles, then those of operations.
     Attributes:
       roles: a row for each pass and role that gave numbers, all operations together.
-      operations: of those that lost something, forward and then adjoint, in each pass most losses first,
-        at most 256.
+      operations: forward and then adjoint, in each pass most losses first, at most 256.
     """
 
     roles: list[OperationArithmetic] = field(default_factory=list)

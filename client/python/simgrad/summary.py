@@ -151,7 +151,7 @@ def of_arithmetic(arithmetic: "Arithmetic") -> str:
     lines = []
     for role in arithmetic.roles:
         lines.append(of_operation(role))
-        found = [o for o in arithmetic.operations if (o.phase, o.role) == (role.phase, role.role)]
+        found = [o for o in arithmetic.operations if (o.phase, o.role) == (role.phase, role.role) and o.lost]
         lines += [f"  {_operation(o)}: {_losses(o)}" for o in found[:_OPERATIONS]]
         if len(found) > _OPERATIONS:
             lines.append(f"  and {_count(len(found) - _OPERATIONS, 'operation')} more")

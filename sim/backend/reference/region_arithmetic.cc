@@ -58,7 +58,7 @@ void CountShrunk(const Op& op, Arrays operands, Format format, size_t element, d
   for (size_t k = 0; k < operands.size(); ++k) {
     if (!precision::IsFinite(at(k))) return;
   }
-  // What an fma adds may cancel its product, exactly.
+  // The addend of an fma may cancel its product, exactly.
   if (op.code == kFma && !IsTiny(format, at(0) * at(1))) return;
   const double exact = InfoOf(op.code).on_reals(Format::kF64, at(0), at(1), at(2));
   counter.Shrunk(format, exact, result);

@@ -23,6 +23,9 @@ std::vector<const Array*> Gather(const std::vector<ValueId>& ids, const Frame& f
 // The work of beginning an operation or a region, in element-operations.
 constexpr int64_t kDispatch = 64;
 
+// A frame is kept like so many values.
+constexpr int64_t kValuesOfFrame = 2;
+
 }  // namespace
 
 namespace {
@@ -115,6 +118,7 @@ double ExtraMagnitude(const Program& program, const Frame& frame, ValueId id, si
 
 void RegionRunner::Run(const Region& region, Frame& frame) {
   sinks_.meter->Add(kDispatch);
+  if (sinks_.tape_values != nullptr) *sinks_.tape_values += kValuesOfFrame;
   for (const Op& op : region.ops) Execute(op, frame);
 }
 

@@ -21,7 +21,7 @@ struct RunSinks {
   RangeCounts* ranges = nullptr;
   std::vector<AdditionCounts>* additions = nullptr;  // by site
   ArithmeticTable* arithmetic = nullptr;
-  int64_t* tape_values = nullptr;  // how many these are
+  int64_t* tape_values = nullptr;  // how many these are, frames too
   int64_t* tape_bytes = nullptr;   // bytes of all values computed
   bool keep = false;               // keep the frames of every iteration, for the adjoint
 };

@@ -13,8 +13,8 @@ MOST_OPERATIONS = 256  # that a server tells, as sim/diagnostics/arithmetic.h ha
 def merged_arithmetic(
     answers: Iterable[Iterable[diagnostics_pb2.Arithmetic]], policy: policy_pb2.ResolvedPolicy
 ) -> list[diagnostics_pb2.Arithmetic]:
-    """The rows of one pass: counts add, and rows stand in the order of sim/diagnostics/arithmetic.cc. A server leaves out
-    operations that lost nothing, and so their results and additions are missing here: losses, and roles, are whole."""
+    """The rows of one pass: counts add, and rows stand in the order of sim/diagnostics/arithmetic.cc. A program with more
+    operations than a server tells may lack here those of a shard in which they lost little: roles are whole."""
     places = {role.role: place for place, role in enumerate(policy.roles)}
     sums: dict[tuple[int, str, str, str], diagnostics_pb2.Arithmetic] = {}
     for row in (row for rows in answers for row in rows):
