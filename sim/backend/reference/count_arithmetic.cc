@@ -50,12 +50,13 @@ class Counting {
     instance.CountInto(is_step && (halted || !is_sampled) ? nullptr : &table);
   }
 
+  // Whether so much may be kept. Once refused, always: what was left out stays left out.
   bool Holds(int64_t bytes) {
-    if (bytes <= held_) return true;
-    if (bytes > options_.memory_budget_bytes) return false;
-    if (options_.reserve != nullptr && !options_.reserve(bytes - held_)) return false;
-    held_ = bytes;
-    return true;
+    if (refused_ || bytes <= held_) return !refused_;
+    refused_ = bytes > options_.memory_budget_bytes ||
+               (options_.reserve != nullptr && !options_.reserve(bytes - held_));
+    if (!refused_) held_ = bytes;
+    return !refused_;
   }
 
   const Batch& batch_;
@@ -65,6 +66,7 @@ class Counting {
   ArithmeticTable forward_;
   ArithmeticTable adjoint_;
   int64_t held_ = int64_t{1} << 20;  // EstimateBytes has room for so little
+  bool refused_ = false;
 };
 
 }  // namespace
