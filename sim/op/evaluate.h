@@ -52,8 +52,7 @@ void AppendRange(const Array& from, const Elements& elements, std::vector<double
 // result.
 class LineSum {
  public:
-  explicit LineSum(const Evaluation& e) : LineSum(e, e.op.attributes.order) {}
-  LineSum(const Evaluation& e, SumOrder order) : e_(e), order_(order) {}
+  explicit LineSum(const Evaluation& e) : e_(e), order_(e.op.attributes.order) {}
   double Of(const std::vector<double>& line);
 
  private:

@@ -217,17 +217,59 @@ int64_t SumOf(LineSum&, const std::vector<int64_t>& x) {
 
 double SumOf(LineSum& sum, const std::vector<double>& x) { return sum.Of(x); }
 
-Array SumIn(const Evaluation& e, SumOrder order) {
-  LineSum sum(e, order);
-  if (e.op.code != OpCode::kCumsum) {
-    return Reduce(e, [&](const auto& x) { return SumOf(sum, x); });
+Array EvaluateSum(const Evaluation& e) {
+  LineSum sum(e);
+  return Reduce(e, [&](const auto& x) { return SumOf(sum, x); });
+}
+
+// Calls f(elements) for each line of the reduced axes, in the order of the operation.
+template <class F>
+void EachLine(const Evaluation& e, const F& f) {
+  Op line = e.op;
+  line.code = OpCode::kProd;
+  const size_t all = SizeOf(*e.operands[0]);
+  if (all == 0) return;
+  const size_t count = ReducedElements(e.program, line, 0, &e.meter).size();
+  for (size_t k = 0; k * count < all; ++k) {
+    std::vector<size_t> elements = ReducedElements(e.program, line, k, &e.meter);
+    if (e.op.attributes.reverse) std::reverse(elements.begin(), elements.end());
+    f(elements);
   }
-  // The additions of a line are those of its last element.
-  const Evaluation uncounted = Uncounted(e);
-  LineSum of_part(uncounted, order);
-  const Shape& shape = e.program[e.op.operands[0]].type.shape;
-  const auto all = static_cast<size_t>(shape[static_cast<size_t>(e.op.attributes.axes[0])]);
-  return Reduce(e, [&](const auto& x) { return SumOf(x.size() == all ? sum : of_part, x); });
+}
+
+// Counts the additions of a line once, by its last element.
+void CountCumulative(const Evaluation& e, const std::vector<size_t>& elements, double total) {
+  std::vector<double> line;
+  for (size_t i : elements) {
+    e.meter.Add(kElementWork);
+    line.push_back(e.operands[0]->real[i]);
+  }
+  e.Begin(elements.back());
+  CountAdditions(Order::kSequential, e.op.attributes.accumulator, line, *e.arithmetic);
+  e.arithmetic->Rounded(*e.result().format, total, precision::RoundTo(*e.result().format, total));
+}
+
+// Element by element of a line: the sum so far, rounded to the format of the result.
+Array CumulativeSums(const Evaluation& e) {
+  const Array& x = *e.operands[0];
+  const Value& value = e.result();
+  Array result = ZerosOf(value.type);
+  EachLine(e, [&](const std::vector<size_t>& elements) {
+    double total = 0.0;
+    uint64_t of_integers = 0;
+    for (size_t i : elements) {
+      e.meter.Add(kElementWork);
+      if (result.real.empty()) {
+        of_integers += static_cast<uint64_t>(x.integer[i]);
+        result.integer[i] = WrapTo(value.type.element, static_cast<int64_t>(of_integers));
+      } else {
+        total = precision::Add(e.op.attributes.accumulator, total, x.real[i]);
+        result.real[i] = precision::RoundTo(*value.format, total);
+      }
+    }
+    if (e.arithmetic != nullptr) CountCumulative(e, elements, total);
+  });
+  return result;
 }
 
 int64_t ProductOf(const Evaluation&, const std::vector<int64_t>& x) {
@@ -252,27 +294,20 @@ double ProductOf(const Evaluation& e, const std::vector<double>& x) {
 // in row-major order.
 Array ExclusiveProducts(const Evaluation& e) {
   const std::vector<double>& x = e.operands[0]->real;
+  const Format format = *e.result().format;
   Array result = ZerosOf(e.result().type);
-  if (x.empty()) return result;
-  Op line = e.op;
-  line.code = OpCode::kProd;
-  const size_t count =
-      e.op.attributes.axes.empty() ? 1 : ReducedElements(e.program, line, 0).size();
-  for (size_t k = 0; k * count < x.size(); ++k) {
-    std::vector<size_t> elements = ReducedElements(e.program, line, k, &e.meter);
-    if (e.op.attributes.reverse) std::reverse(elements.begin(), elements.end());
+  EachLine(e, [&](const std::vector<size_t>& elements) {
     double product = 1.0;
     for (size_t i : elements) {
       e.meter.Add(kElementWork);
       result.real[i] = product;
       if (i == elements.back()) break;
-      const double next = precision::Mul(*e.result().format, product, x[i]);
+      const double next = precision::Mul(format, product, x[i]);
       e.Begin(i);
-      if (e.arithmetic != nullptr)
-        e.arithmetic->Multiplied(*e.result().format, product, x[i], next);
+      if (e.arithmetic != nullptr) e.arithmetic->Multiplied(format, product, x[i], next);
       product = next;
     }
-  }
+  });
   return result;
 }
 
@@ -433,7 +468,7 @@ const OpInfo kSum = Complete({
         [](VjpRule& r) {
           if (r.Wants(0)) r.MapSlot(0, [&] { return r.Widen(); });
         },
-    .evaluate = [](const Evaluation& e) { return SumIn(e, e.op.attributes.order); },
+    .evaluate = EvaluateSum,
 });
 
 const OpInfo kReduceMax = ExtremeEntry<true>(
@@ -465,7 +500,7 @@ const OpInfo kCumsum = Complete({
     .birth = Birth::kAccumulation,
     .propagates = true,
     .vjp = CumsumVjp,
-    .evaluate = [](const Evaluation& e) { return SumIn(e, Order::kSequential); },
+    .evaluate = CumulativeSums,
 });
 
 const OpInfo kAny = Complete({

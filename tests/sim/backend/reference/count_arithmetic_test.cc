@@ -311,6 +311,22 @@ TEST(CountArithmetic, OperandsThatAreNotFiniteAreLookedAtOnce) {
   EXPECT_LT(asked, 10'000);
 }
 
+// Not a line anew for each of its elements.
+TEST(CountArithmetic, ALongCumulativeSumIsReadOnce) {
+  const int64_t n = 1 << 17;
+  const Work work = Counted([](Builder& b, Var x, Var) { return b.Cumsum(x, 0); }, In(Format::kF32),
+                            std::vector<double>(n, 1.0), std::vector<double>(n, 0.0));
+  int64_t asked = 0;
+  const auto counted = CountArithmetic(work.batch, {.instances = 1}, [&] {
+    ++asked;
+    return false;
+  });
+  ASSERT_TRUE(counted.ok()) << counted.status();
+  EXPECT_EQ(Of(counted->forward, Role::kDynamics),
+            (ArithmeticCounts{static_cast<uint64_t>(n), 0, 0, static_cast<uint64_t>(n) - 1, 0}));
+  EXPECT_LT(asked, 10'000);
+}
+
 // A halt holds in step 1; from then on nothing is counted.
 TEST(CountArithmetic, AnInstanceThatHasHaltedAddsNothing) {
   const auto at = [](int64_t steps) {
