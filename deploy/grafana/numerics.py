@@ -205,8 +205,9 @@ NONFINITE = (
     ),
     Panel(
         "Lost inside operations, by role",
-        "Share of the results of operations that underflowed or overflowed, and of the additions that were absorbed, in "
-        "the instances that requests with arithmetic_instances counted. Without such requests there is no line.",
+        "Underflows and overflows by results of operations, above 1 where sums have several inside; and the share of "
+        "additions that were absorbed. Of the instances that requests with arithmetic_instances counted: without such "
+        "requests there is no line.",
         "percentunit",
         (
             Query(

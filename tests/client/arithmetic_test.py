@@ -114,6 +114,7 @@ def test_it_reads_as_sentences():
         ((10**6, 0, 10**6 - 1, 0, 0), "overflow in 99.9% of 1,000,000 results"),
         ((10**6, 0, 0, 10**6, 1), "absorption in less than 0.1% of 1,000,000 additions"),
         ((2000, 0, 0, 1, 0), "nothing lost in 2,000 results, 1 addition"),
+        ((4, 1_200, 0, 0, 0), "underflow in 4 results, 1,200 times"),
     ],
 )
 def test_shares_are_never_rounded_to_all_or_nothing(counts, said):

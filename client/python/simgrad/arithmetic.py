@@ -25,7 +25,8 @@ class OperationArithmetic:
       line: of the caller's file; of "accumulate" the name of the input. May be "".
       site: its own, else that of the loop around it. May be "".
       results: how many real numbers it gave, over instances, elements, turns of loops and sampled steps.
-      underflows: of how many of these operands that are not zero gave zero or a subnormal number.
+      underflows: how often operands that are not zero gave zero or a subnormal number, inside sums and products of
+        matrices too.
       overflows: of how many finite operands gave more than the format holds.
       additions: of two finite numbers that are not zero, those inside sums and products of matrices among them.
       absorbed: of how many additions the sum is one of the two.
@@ -49,7 +50,7 @@ class OperationArithmetic:
 
     @property
     def underflow_share(self) -> float:
-        """The part of all results that underflowed; 0 where there was none."""
+        """Underflows by results, 0 where there was none; above 1 where sums or products of matrices have several inside."""
         return self.underflows / self.results if self.results else 0.0
 
     @property

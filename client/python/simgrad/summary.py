@@ -121,7 +121,10 @@ def _many(n: int, what: str) -> str:
 
 
 def _share(part: int, of: int, what: str) -> str:
-    """A part of a count, in per cent: 0 and 100 only where these are exact."""
+    """A part of a count, in per cent: 0 and 100 only where these are exact. Sums and products of matrices may
+    underflow more often than they give numbers."""
+    if part > of:
+        return f"{_many(of, what)}, {part:,} times"
     percent = 100 * part / of
     text = f"{percent:.0f}" if part in (0, of) else f"{min(percent, 99.9):.1f}" if percent >= 0.1 else "less than 0.1"
     return f"{text}% of {_many(of, what)}"
