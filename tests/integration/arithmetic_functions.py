@@ -75,18 +75,20 @@ FUNCTIONS = {
     "sin": (sine, math.nan, math.nan),
     "cos": (functools.partial(sine, quarters=1), math.nan, math.nan),
 }
+ODD = {"sin", "tanh"}  # these keep the sign of a zero
 
 
 @functools.lru_cache(2**16)
+def finite_value(name, form, x):
+    with localcontext(Context(prec=2 * DIGITS)):
+        exact = FUNCTIONS[name][0](x)
+    return nearest(form, Fraction(exact))
+
+
 def value(name, form, x):
     """A function's value in a format."""
-    if math.isnan(x):
+    if math.isnan(x) or (x == 0 and name in ODD):
         return x
-    function, below, above = FUNCTIONS[name]
     if math.isinf(x):
-        return above if x > 0 else below
-    if x == 0 and name in ("sin", "tanh"):
-        return x
-    with localcontext(Context(prec=2 * DIGITS)):
-        exact = function(x)
-    return nearest(form, Fraction(exact))
+        return FUNCTIONS[name][1 + (x > 0)]
+    return finite_value(name, form, x)

@@ -28,16 +28,21 @@ class Execution:
 # ---- Elementwise ----
 
 
-def least(form, a, b):
-    return math.nan if math.isnan(a) or math.isnan(b) else a if a < b else b
+def by_size(x):
+    """A key that puts -0 below +0."""
+    return x, math.copysign(1.0, x)
 
 
-def greatest(form, a, b):
-    return math.nan if math.isnan(a) or math.isnan(b) else a if a > b else b
+def least(form, *numbers):
+    return math.nan if any(map(math.isnan, numbers)) else min(numbers, key=by_size)
+
+
+def greatest(form, *numbers):
+    return math.nan if any(map(math.isnan, numbers)) else max(numbers, key=by_size)
 
 
 def sign(form, x):
-    return math.copysign(1.0, x) if x and not math.isnan(x) else x
+    return x if math.isnan(x) else float((x > 0) - (x < 0))
 
 
 ELEMENTWISE = {

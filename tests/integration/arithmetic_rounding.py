@@ -33,7 +33,8 @@ def nearest(name, exact):
     step = max(exponent, form.least) - form.digits + 1
     steps = round(size / Fraction(2) ** step)
     fits = steps.bit_length() + step <= form.most + 1
-    return math.copysign(math.ldexp(steps, step) if fits else INFINITY, exact)
+    number = math.ldexp(steps, step) if fits else INFINITY
+    return number if exact > 0 else -number
 
 
 def rounded(name, x):

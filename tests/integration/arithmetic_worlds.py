@@ -61,12 +61,17 @@ EXPRESSIONS = {
     "product": lambda rng, a, b, c: a * b,
     "quotient": lambda rng, a, b, c: a / (b * b + 1.0),
     "bell": lambda rng, a, b, c: np.exp(-a * a),
+    "power of two": lambda rng, a, b, c: np.exp2(-a * 3.0),
     "sine": lambda rng, a, b, c: np.sin(a),
+    "tangent": lambda rng, a, b, c: np.tanh(a) * b,
+    "gate": lambda rng, a, b, c: b * sg.builder().sigmoid(a * rng.choice([1.0, -20.0, 1e3])),
+    "size": lambda rng, a, b, c: np.abs(a) + np.sign(b) * 1e-3,
     "choice": lambda rng, a, b, c: np.where(a > b, a, b * 0.5),
     "running sum": lambda rng, a, b, c: np.cumsum(a),
     "sum": lambda rng, a, b, c: a + np.sum(b),
     "factors": lambda rng, a, b, c: a * np.prod(b),
     "matrix": mixed,
+    "product of matrices": lambda rng, a, b, c: np.outer(a, b) @ c,
     "scatter": scattered,
     "scaled": lambda rng, a, b, c: a * rng.choice([1e-3, 1e-8, 1e5, 1e-25, 1e20, 0.1, 3.0]),
     "moved": lambda rng, a, b, c: a + rng.choice([1e-4, 1e-9, 1e3, 0.1]),
@@ -90,7 +95,7 @@ def world(rng, size):
     def w(x: sg.State[size], z: sg.State[size], k: sg.Param[size] = 1.0):
         own = random.Random(seed)
         values = [x, z, k * x]
-        for _ in range(own.randrange(2, 8)):
+        for _ in range(own.randrange(3, 9)):
             expression = EXPRESSIONS[own.choice(list(EXPRESSIONS))]
             values.append(expression(own, *[own.choice(values) for _ in range(3)]))
         after = values[-1]
@@ -116,7 +121,7 @@ def world(rng, size):
 def policy(rng):
     made = sg.Policy(rng.choice(PRESETS))
     for role in ROLES:
-        if rng.random() < 0.6:
+        if rng.random() < 0.5:
             continue
         settings = {}
         if rng.random() < 0.6:
@@ -125,8 +130,8 @@ def policy(rng):
             settings["order"] = rng.choice(ORDERS)
         if rng.random() < 0.4 and role not in ONLY_FORMAT:
             settings["accumulator"] = rng.choice(FORMATS)
-        if rng.random() < 0.2 and role not in ONLY_FORMAT:
-            settings["products"] = rng.choice(["fma_chain", "sequential", "pairwise"])
+        if rng.random() < 0.5 and role not in ONLY_FORMAT:
+            settings["products"] = rng.choice(["fma_chain", *ORDERS])
         if settings:
             made = made.role(role, **settings)
     return made
