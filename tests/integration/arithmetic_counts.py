@@ -53,10 +53,14 @@ class Tally:
         self.counts.overflows += self.counts_here
 
     def added(self, a, b, total):
-        """The rounded `total` of two numbers; None if the addition loses nothing."""
+        """The rounded `total` of two numbers."""
         if is_usual(a) and is_usual(b):
             self.counts.additions += self.counts_here
-            self.counts.absorbed += self.counts_here and total is not None and total in (a, b)
+            self.counts.absorbed += self.counts_here and total in (a, b)
+
+    def compensated(self, a, b, total, is_corrected):
+        """An addition of a compensated sum, which loses nothing that its correction holds."""
+        self.added(a, b, math.nan if is_corrected else total)
 
     def linked(self, form, a, b, total):
         """An addition of a sum, in the accumulator: to zero a number is only rounded."""

@@ -156,7 +156,7 @@ def compensated(accumulator, numbers, tally):
         after = add(total, x)
         larger, smaller = (total, x) if abs(total) >= abs(x) else (x, total)
         corrected = add(correction, add(add(larger, -after), smaller))
-        tally.added(total, x, after if corrected == correction else None)
+        tally.compensated(total, x, after, corrected != correction)
         total, correction = after, corrected
     return add(total, correction) if math.isfinite(total) else total
 
@@ -207,13 +207,17 @@ def lines_of(e):
 
 def end_of_many(e, results):
     """Results and overflows of an operation that reads many elements for each: it overflows where all are finite."""
-    finite = are_finite(x for operand in e.operands if operand.element in rounding.FORMATS for x in operand.numbers)
+    may_overflow = has_finite_operands(e)
     for i, result in enumerate(results):
         e.tally.at(i)
         e.tally.gave()
-        if finite and not math.isfinite(result):
+        if may_overflow and not math.isfinite(result):
             e.tally.overflowed()
     return results
+
+
+def has_finite_operands(e):
+    return are_finite(x for operand in e.operands if operand.element in rounding.FORMATS for x in operand.numbers)
 
 
 def sum_(e):
@@ -277,16 +281,24 @@ def brought(accumulator, x, tally):
     return result
 
 
+def rounds_products(accumulator):
+    """Whether a chain rounds each product, or fuses it into its sum."""
+    return accumulator not in ("f32", "f64")
+
+
+def link_of_chain(accumulator, a, b, product, total):
+    if accumulator in ("f32", "f64"):
+        return rounding.fused(accumulator, a, b, total)
+    return rounding.add(accumulator, product, total)
+
+
 def chain(accumulator, pairs, tally):
-    """Links fuse their products in f32 and f64; a narrower accumulator rounds each product."""
     total = 0.0
     for a, b in pairs:
         product = rounding.multiply(accumulator, a, b)
-        if accumulator in ("f32", "f64"):
-            after = rounding.fused(accumulator, a, b, total)
-        else:
+        after = link_of_chain(accumulator, a, b, product, total)
+        if rounds_products(accumulator):
             tally.multiplied(accumulator, a, b, product)
-            after = rounding.add(accumulator, product, total)
         tally.added(product, total, after)
         total = after
     return total

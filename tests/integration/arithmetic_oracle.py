@@ -44,6 +44,11 @@ def executed(op, scope, size):
     return mask.tolist() if mask.size == size else [bool(mask.any())] * size
 
 
+def site_of(op, scope):
+    """Its own, or that of the loop around it."""
+    return op.site or scope.site
+
+
 class Runner:
     """Runs regions; counts in `table` as long as that is not None."""
 
@@ -68,7 +73,7 @@ class Runner:
         if move := move_of(op, is_real):
             result = move(op, definition.shape, *[x.array for x in operands])
         else:
-            counts = self.counts(op.role, op.code, op.site or scope.site)
+            counts = self.counts(op.role, op.code, site_of(op, scope))
             tally = Tally(counts, executed(op, scope, math.prod(definition.shape)))
             result = evaluate(Execution(op, operands, definition.element, definition.shape, tally))
         scope[definition.name] = Value(np.asarray(result).reshape(definition.shape), definition.element)

@@ -1,17 +1,21 @@
 """Counts of arithmetic of random worlds, forward and in reverse, against an interpreter of the program's text.
 
-A failure names its seed: `check(client, seed)` runs that one alone.
+A failure names its seed, and `differences(ask(client, seed))` tells all that differs in that world.
 """
 
 import collections
 from dataclasses import astuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from arithmetic_misreadings import MISREADINGS
 from arithmetic_oracle import Instance, Table
 from arithmetic_rounding import rounded
 from arithmetic_worlds import FORMATS, ORDERS, case
 from program_text import read
+
+import simgrad as sg
 
 MOST_ROWS = 256  # that an answer tells of a pass
 
@@ -56,21 +60,33 @@ def too_rare(seen, least):
     return {name: seen[name] for name in [*operations, *losses, *TEXTS] if seen[name] < least}
 
 
+class Asked(NamedTuple):
+    """An answer, and what it answers."""
+
+    answer: sg.Gradient
+    arguments: dict
+    counted: int
+
+    @property
+    def text(self):
+        return self.answer.program.text
+
+
 def ask(client, seed):
     arguments, counted = case(seed)
-    return client.gradient(**arguments, program="text", diagnostics="off", arithmetic=counted), arguments, counted
+    answer = client.gradient(**arguments, program="text", diagnostics="off", arithmetic=counted)
+    return Asked(answer, arguments, counted)
 
 
-def expected(program, arguments, counted):
-    """The instances that are counted, and their counts together."""
-    forward, adjoint, instances = Table(), Table(), []
-    for i in range(counted):
-        initial = {name: numbers[i] for name, numbers in arguments["initial"].items()}
-        params = {name: numbers[i] for name, numbers in arguments["params"].items()}
-        instances.append(Instance(program, arguments["steps"], initial, params, arguments["stride"]).run())
-        forward.merge(instances[-1].forward)
-        adjoint.merge(instances[-1].adjoint)
-    return instances, {"forward": forward, "adjoint": adjoint}
+def expected(asked):
+    """The instances that are counted, and by pass the counts of all."""
+    counts, instances, program = {"forward": Table(), "adjoint": Table()}, [], read(asked.text)
+    for i in range(asked.counted):
+        initial, params = [{name: x[i] for name, x in asked.arguments[kind].items()} for kind in ("initial", "params")]
+        instances.append(Instance(program, asked.arguments["steps"], initial, params, asked.arguments["stride"]).run())
+        counts["forward"].merge(instances[-1].forward)
+        counts["adjoint"].merge(instances[-1].adjoint)
+    return instances, counts
 
 
 def counts_of(row):
@@ -97,14 +113,17 @@ def bits(numbers):
     return [number.hex() if number == number else "nan" for number in np.asarray(numbers, float).ravel().tolist()]
 
 
-def differences(answer, instances, counts):
-    found = {}
+def differences(asked, seen=None):
+    """What differs between an answer and the interpreter's; `seen` counts what its world met."""
+    (instances, counts), answer, found = expected(asked), asked.answer, {}
     for phase, table in counts.items():
         roles = {row.role: counts_of(row) for row in answer.arithmetic.roles if row.phase == phase}
         found[phase, "roles"] = unequal(roles, as_tuples(table.roles()))
         found[phase, "operations"] = unequal(told_rows(answer.arithmetic, phase), as_tuples(table.rows()))
     for i, instance in enumerate(instances):
         found["instance", i] = unequal(told_numbers(answer, i), wanted_numbers(instance))
+    if seen is not None:
+        seen.update(met(asked.text, counts))
     return {key: difference for key, difference in found.items() if difference}
 
 
@@ -129,26 +148,29 @@ def as_tuples(rows):
     return {key: astuple(counts) for key, counts in rows.items()}
 
 
-def check(client, seed, seen=None):
-    """What differs between an answer and the interpreter's."""
-    answer, arguments, counted = ask(client, seed)
-    instances, counts = expected(read(answer.program.text), arguments, counted)
-    if seen is not None:
-        seen.update(met(answer.program.text, counts))
-    return differences(answer, instances, counts)
-
-
-def hold(client, seeds):
+def too_rare_of(series, least):
+    """Holds each of a series of (seed, what was asked), and what all of them met rarely."""
     seen = collections.Counter()
-    for seed in seeds:
-        assert not (found := check(client, seed, seen)), f"seed {seed}: {found}"
-    return seen
+    for seed, asked in series:
+        assert not (found := differences(asked, seen)), f"seed {seed}: {found}"
+    return too_rare(seen, least)
 
 
-def test_counts_are_those_of_the_interpreter(client):
-    assert not too_rare(hold(client, range(60)), 2)
+@pytest.fixture(scope="module")
+def few(client):
+    return {seed: ask(client, seed) for seed in range(60)}
+
+
+def test_counts_are_those_of_the_interpreter(few):
+    assert not too_rare_of(few.items(), 2)
+
+
+@pytest.mark.parametrize("name", MISREADINGS)
+def test_a_misread_definition_is_noticed(few, monkeypatch, name):
+    monkeypatch.setattr(*MISREADINGS[name])
+    assert any(differences(asked) for asked in few.values())
 
 
 @pytest.mark.long
 def test_counts_of_many_worlds_are_those_of_the_interpreter(client):
-    assert not too_rare(hold(client, range(60, 1060)), 40)
+    assert not too_rare_of(((seed, ask(client, seed)) for seed in range(60, 1060)), 40)

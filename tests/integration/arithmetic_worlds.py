@@ -9,6 +9,7 @@ import simgrad as sg
 
 FORMATS = ["f64", "f32", "bf16", "f16"]
 ORDERS = ["sequential", "reversed", "pairwise", "compensated", "exact"]
+PRODUCTS = ["fma_chain", *ORDERS]
 PRESETS = ["f64", "f32", "bf16_unsafe", "f16_unsafe", "bf16_safe", "f16_safe"]
 ROLES = "state dynamics solver network objective tape adjoint gradient event termination".split()
 ONLY_FORMAT = {"state", "tape", "gradient"}
@@ -51,8 +52,16 @@ def scanned(rng, a, b, c):
 
 
 def mixed(rng, a, b, c):
+    """A matrix product, at times of numbers that are subnormal in f16, or whose products are in f32."""
     n = len(a)
-    return a @ (np.ones((n, n)) * 0.3 + np.eye(n))
+    size, other = rng.choice([(1.0, 1.0), (1e-6, 1.0), (1e-6, 1e-6), (1e-20, 1e-20)])
+    return b + (a * size) @ (np.ones((n, n)) * (0.3 * other) + np.eye(n))
+
+
+def residue(rng, a, b, c):
+    """The error of a product, which is subnormal in f16."""
+    x, y = np.sin(a), np.sin(b) * 0.1
+    return c + sg.builder().fma(x, y, -(x * y))
 
 
 EXPRESSIONS = {
@@ -69,6 +78,7 @@ EXPRESSIONS = {
     "choice": lambda rng, a, b, c: np.where(a > b, a, b * 0.5),
     "running sum": lambda rng, a, b, c: np.cumsum(a),
     "sum": lambda rng, a, b, c: a + np.sum(b),
+    "sum of small numbers": lambda rng, a, b, c: a + np.sum(b * 1e-6),
     "factors": lambda rng, a, b, c: a * np.prod(b),
     "matrix": mixed,
     "product of matrices": lambda rng, a, b, c: np.outer(a, b) @ c,
@@ -84,6 +94,7 @@ EXPRESSIONS = {
     "for": lambda rng, a, b, c: sg.for_loop(3, lambda i, q: q * 0.9 + b, a),
     "bounded": lambda rng, a, b, c: np.maximum(np.minimum(a, 100.0), -100.0),
     "fma": lambda rng, a, b, c: sg.builder().fma(a, b, c),
+    "residue": residue,
     "outer": lambda rng, a, b, c: np.sum(np.outer(a, b), axis=rng.choice([0, 1])),
 }
 
@@ -95,13 +106,13 @@ def world(rng, size):
     def w(x: sg.State[size], z: sg.State[size], k: sg.Param[size] = 1.0):
         own = random.Random(seed)
         values = [x, z, k * x]
-        for _ in range(own.randrange(3, 9)):
+        for _ in range(own.randrange(6, 14)):
             expression = EXPRESSIONS[own.choice(list(EXPRESSIONS))]
             values.append(expression(own, *[own.choice(values) for _ in range(3)]))
-        after = values[-1]
+        after, rest = values[-1], sum(values[-5:-1])
         if own.random() < 0.7:
-            after = np.maximum(np.minimum(after, 30.0), -30.0)
-        return {"x": after, "z": z * 0.9 + values[-2] * 1e-3}
+            after, rest = [np.maximum(np.minimum(y, 30.0), -30.0) for y in (after, rest)]
+        return {"x": after, "z": z * 0.9 + rest * 1e-3}
 
     if costs != "stage":
 
@@ -127,13 +138,16 @@ def policy(rng):
         if rng.random() < 0.6:
             settings["format"] = rng.choice(FORMATS)
         if rng.random() < 0.5 and role not in ONLY_FORMAT:
-            settings["order"] = rng.choice(ORDERS)
-        if rng.random() < 0.4 and role not in ONLY_FORMAT:
-            settings["accumulator"] = rng.choice(FORMATS)
+            settings["order"] = rng.choice([*ORDERS, "compensated"])
         if rng.random() < 0.5 and role not in ONLY_FORMAT:
-            settings["products"] = rng.choice(["fma_chain", *ORDERS])
+            settings["accumulator"] = rng.choice([*FORMATS, "f16"])
+        if rng.random() < 0.5 and role not in ONLY_FORMAT:
+            settings["products"] = rng.choice(PRODUCTS)
         if settings:
             made = made.role(role, **settings)
+    if rng.random() < 0.3:
+        role = rng.choice(["dynamics", "adjoint"])
+        made = made.role(role, format=rng.choice(["f32", "bf16"]), accumulator="f16", products=rng.choice(PRODUCTS))
     return made
 
 
