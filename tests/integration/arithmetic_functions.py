@@ -1,4 +1,4 @@
-"""Elementary functions of reals, rounded once from many decimal digits; those that the random worlds and their reverses need."""
+"""Elementary functions that the random worlds and their reverses need, rounded once from many decimal digits."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ def pi(digits):
 
 
 def sine(x, quarters=0):
-    """Of x and so many right angles, by Taylor's series."""
+    """The sine of x and so many right angles, by Taylor's series."""
     x = Decimal(x)
     digits = DIGITS + max(0, x.adjusted() if x else 0)
     with localcontext(Context(prec=digits)):

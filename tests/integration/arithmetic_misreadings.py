@@ -5,6 +5,7 @@ A series of worlds that does not notice one of them says nothing about what it m
 
 import arithmetic_operations
 import arithmetic_oracle
+import program_passes
 from arithmetic_counts import Tally
 from arithmetic_rounding import is_tiny, rounded
 
@@ -28,7 +29,11 @@ MISREADINGS = {
         "brought",
         lambda accumulator, x, tally: rounded(accumulator, x),
     ),
-    "the first link of a sum never underflows": (Tally, "linked", lambda tally, form, a, b, total: tally.added(a, b, total)),
+    "the first link of a sum never underflows": (
+        Tally,
+        "linked",
+        lambda tally, form, a, b, total: tally.added(a, b, total),
+    ),
     "infinite elements overflow": (arithmetic_operations, "has_finite_operands", lambda e: True),
     "corrections hold nothing": (
         Tally,
@@ -39,7 +44,7 @@ MISREADINGS = {
     "exact results underflow": (Tally, "shrunk", shrunk_even_if_exact),
     "results of f64 are exact": (Tally, "shrunk", shrunk_if_inexact_in_f64),
     "totals never underflow": (Tally, "rounded", lambda tally, form, x, result: None),
-    "masked elements count": (arithmetic_oracle, "executed", lambda op, scope, size: [True] * size),
+    "masked elements count": (program_passes, "executed", lambda op, scope, size: [True] * size),
     "every step is sampled": (arithmetic_oracle.Instance, "is_sampled", lambda instance, t: True),
-    "loops lend no site": (arithmetic_oracle, "site_of", lambda op, scope: op.site),
+    "loops lend no site": (program_passes, "site_of", lambda op, scope: op.site),
 }

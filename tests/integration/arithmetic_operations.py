@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 import arithmetic_rounding as rounding
 import numpy as np
 from arithmetic_counts import Tally, are_finite
 from arithmetic_functions import FUNCTIONS, value
+from arithmetic_sums import ordered_sum
 from program_text import Operation
 from program_values import clipped
 
@@ -130,69 +130,6 @@ def merged(e, i, a, b, has_a, has_b):
     return total
 
 
-# ---- Sums in an order ----
-
-
-def sequential(link, numbers):
-    total = 0.0
-    for x in numbers:
-        total = link(total, x)
-    return total
-
-
-def pairwise(link, numbers):
-    while len(numbers) > 1:
-        pairs = [numbers[i : i + 2] for i in range(0, len(numbers), 2)]
-        numbers = [link(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
-    return numbers[0]
-
-
-def compensated(accumulator, numbers, tally):
-    def add(a, b):
-        return rounding.add(accumulator, a, b)
-
-    total = correction = 0.0
-    for x in numbers:
-        after = add(total, x)
-        larger, smaller = (total, x) if abs(total) >= abs(x) else (x, total)
-        corrected = add(correction, add(add(larger, -after), smaller))
-        tally.compensated(total, x, after, corrected != correction)
-        total, correction = after, corrected
-    return add(total, correction) if math.isfinite(total) else total
-
-
-def exact_sum(form, numbers, tally):
-    if not are_finite(numbers):
-        return rounding.rounded(form, float(sum(numbers)))
-    exact = sum(map(Fraction, numbers))
-    total = rounding.nearest(form, exact)
-    tally.rounded(form, rounding.nearest("f64", exact), total)
-    return total
-
-
-def ordered_sum(order, accumulator, form, numbers, tally):
-    """In one of the orders of docs/numerics.md section 3."""
-    if not numbers:
-        return 0.0
-    if order == "exact":
-        return exact_sum(form, numbers, tally)
-
-    def link(a, b):
-        total = rounding.add(accumulator, a, b)
-        tally.linked(accumulator, a, b, total)
-        return total
-
-    if order == "compensated":
-        total = compensated(accumulator, numbers, tally)
-    elif order == "pairwise":
-        total = pairwise(link, numbers)
-    else:
-        total = sequential(link, {"sequential": numbers, "reversed": numbers[::-1]}[order])
-    result = rounding.rounded(form, total)
-    tally.rounded(form, total, result)
-    return result
-
-
 # ---- Reductions ----
 
 
@@ -220,7 +157,7 @@ def has_finite_operands(e):
     return are_finite(x for operand in e.operands if operand.element in rounding.FORMATS for x in operand.numbers)
 
 
-def sum_(e):
+def sum_of_lines(e):
     e.op.check("axes", "order", "accumulator")
     x, results = e.operands[0].numbers, []
     for i, line in enumerate(lines_of(e)):
@@ -306,7 +243,7 @@ def chain(accumulator, pairs, tally):
 
 def product_of_lines(e, row, column):
     accumulator = e.op.options["accumulator"]
-    pairs = [(brought(accumulator, a, e.tally), brought(accumulator, b, e.tally)) for a, b in zip(row, column, strict=True)]
+    pairs = [tuple(brought(accumulator, x, e.tally) for x in pair) for pair in zip(row, column, strict=True)]
     if order := e.op.options.get("products"):
         products = [rounding.multiply(accumulator, a, b) for a, b in pairs]
         for (a, b), product in zip(pairs, products):
@@ -346,7 +283,7 @@ OTHERS = {
     "tape": cast,
     "merge": merge,
     "merge2": merge,
-    "sum": sum_,
+    "sum": sum_of_lines,
     "cumsum": cumsum,
     "prod": prod,
     "exclusive_prod": exclusive_prod,
@@ -360,5 +297,7 @@ def evaluate(e):
         if e.op.code in ("cast", "tape", "merge", "merge2"):
             e.op.check()
         return OTHERS[e.op.code](e)
+    if e.op.code not in ELEMENTWISE:
+        raise ValueError(f"unknown operation {e.op.code}")
     e.op.check()
     return elementwise(e)

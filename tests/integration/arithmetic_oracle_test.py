@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from arithmetic_misreadings import MISREADINGS
-from arithmetic_oracle import Instance, Table
+from arithmetic_oracle import Instance
 from arithmetic_rounding import rounded
 from arithmetic_worlds import FORMATS, ORDERS, case
+from program_passes import Table
 from program_text import read
 
 import simgrad as sg
@@ -23,7 +24,8 @@ MOST_ROWS = 256  # that an answer tells of a pass
 LOSSES = ("underflows", "overflows", "absorbed")
 # By pass: operations with arithmetic that the worlds of a run must meet.
 OPERATIONS = {
-    "forward": "abs add cast cost cumsum div exp exp2 fma matmul max min mul neg prod scatter sigmoid sign sin sub sum tanh",
+    "forward": "abs add cast cost cumsum div exp exp2 fma matmul max min mul neg prod scatter sigmoid sign sin sub sum "
+    "tanh",
     "adjoint": "accumulate add cast cos cumsum div exclusive_prod matmul merge merge2 mul neg scatter sub sum tape",
 }
 # Parts of a program's text that they must meet.
@@ -64,18 +66,15 @@ class Asked(NamedTuple):
     """An answer, and what it answers."""
 
     answer: sg.Gradient
+    text: str
     arguments: dict
     counted: int
-
-    @property
-    def text(self):
-        return self.answer.program.text
 
 
 def ask(client, seed):
     arguments, counted = case(seed)
     answer = client.gradient(**arguments, program="text", diagnostics="off", arithmetic=counted)
-    return Asked(answer, arguments, counted)
+    return Asked(answer, answer.program.text, arguments, counted)
 
 
 def expected(asked):
@@ -114,7 +113,7 @@ def bits(numbers):
 
 
 def differences(asked, seen=None):
-    """What differs between an answer and the interpreter's; `seen` counts what its world met."""
+    """Compares an answer with the interpreter's, and tells what differs; `seen` counts what its world met."""
     (instances, counts), answer, found = expected(asked), asked.answer, {}
     for phase, table in counts.items():
         roles = {row.role: counts_of(row) for row in answer.arithmetic.roles if row.phase == phase}
@@ -128,7 +127,7 @@ def differences(asked, seen=None):
 
 
 def told_numbers(answer, i):
-    """Of one instance, in bits."""
+    """Numbers of one instance, in bits."""
     numbers = {"value": answer.values[i]}
     numbers |= {f"state {name}": state[i] for name, state in answer.state.items()}
     numbers |= {f"gradient {name}": gradient[i] for name, gradient in (answer.initial | answer.params).items()}
@@ -169,6 +168,25 @@ def test_counts_are_those_of_the_interpreter(few):
 def test_a_misread_definition_is_noticed(few, monkeypatch, name):
     monkeypatch.setattr(*MISREADINGS[name])
     assert any(differences(asked) for asked in few.values())
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown"),
+    [
+        ("nonfinite report", "nonfinite stop"),
+        ("step:", "prologue:"),
+        ("param %2", "step %2"),
+        (" = mul ", " = mulled "),
+        (" = reshape ", " = reshaped "),
+        (" = sum ", " = sum upward "),
+        (" predicate ", " foreseen "),
+        (" order=", " order=random"),
+    ],
+)
+def test_an_unknown_text_is_an_error(few, known, unknown):
+    asked = next(each for each in few.values() if known in each.text and each.arguments["steps"] > 0)
+    with pytest.raises(ValueError):
+        expected(asked._replace(text=asked.text.replace(known, unknown)))
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Numbers of four formats by exact rationals that are rounded once, to nearest even (docs/numerics.md sections 1 and 2)."""
+"""Numbers of four formats: exact ones, rounded once to nearest even (docs/numerics.md sections 1 and 2)."""
 
 import math
 from fractions import Fraction
@@ -69,7 +69,7 @@ def add(name, a, b):
 
 
 def multiply(name, a, b):
-    """Of two numbers of the format: f64 holds the product of two narrower ones exactly."""
+    """The operands are numbers of the format: f64 holds the product of two narrower ones exactly."""
     return rounded(name, a * b)
 
 

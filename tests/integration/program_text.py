@@ -1,4 +1,4 @@
-"""Reads the text of a numerical program, as `program="text"` answers it. A line that it does not know is a ValueError."""
+"""Reads the text of a numerical program, as `program="text"` answers it; raises ValueError at an unknown line."""
 
 import re
 from dataclasses import dataclass, field

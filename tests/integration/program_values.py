@@ -175,4 +175,6 @@ def move_of(op, is_real):
         return lambda op, shape: literal(op, shape)
     if op.code in ALWAYS or is_real:
         return ALWAYS.get(op.code)
+    if op.code not in OF_INTEGERS:
+        raise ValueError(f"unknown operation {op.code}")
     return OF_INTEGERS[op.code]
