@@ -22,6 +22,8 @@ def pairwise(link, numbers):
 
 
 def compensated(accumulator, numbers, tally):
+    """Neumaier's sum. Its links count as additions alone: a number that is rounded into it is no underflow."""
+
     def add(a, b):
         return rounding.add(accumulator, a, b)
 
@@ -45,7 +47,7 @@ def exact_sum(form, numbers, tally):
 
 
 def ordered_sum(order, accumulator, form, numbers, tally):
-    """In one of the orders of docs/numerics.md section 3."""
+    """The sum in an order, rounded to a format."""
     if order not in ("sequential", "reversed", "pairwise", "compensated", "exact"):
         raise ValueError(f"unknown order {order}")
     if not numbers:
