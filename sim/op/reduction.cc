@@ -65,7 +65,7 @@ void CountAdditions(Order order, Format accumulator, const std::vector<double>& 
   const auto add = [&](double a, double b) {
     const double sum = precision::Add(accumulator, a, b);
     counter.Added(a, b, sum);
-    if (a == 0.0 || b == 0.0) counter.Rounded(accumulator, a + b, sum);
+    counter.Rounded(accumulator, a + b, sum);
     return sum;
   };
   const auto silently = [&](double a, double b) { return precision::Add(accumulator, a, b); };
@@ -92,6 +92,7 @@ void CountAdditions(Order order, Format accumulator, const std::vector<double>& 
         const bool corrects = sum.correction != before.correction;
         counter.Added(before.sum, each,
                       corrects ? std::numeric_limits<double>::quiet_NaN() : sum.sum);
+        counter.Rounded(accumulator, before.sum + each, sum.sum);
       }
       break;
     }

@@ -58,15 +58,15 @@ class Tally:
             self.counts.additions += self.counts_here
             self.counts.absorbed += self.counts_here and total in (a, b)
 
-    def compensated(self, a, b, total, is_corrected):
+    def compensated(self, form, a, b, total, is_corrected):
         """An addition of a compensated sum, which loses nothing that its correction holds."""
         self.added(a, b, math.nan if is_corrected else total)
+        self.rounded(form, a + b, total)
 
     def linked(self, form, a, b, total):
-        """An addition of a sum, in the accumulator: to zero a number is only rounded."""
+        """An addition of a sum, in an accumulator that may be too narrow for its terms."""
         self.added(a, b, total)
-        if a == 0 or b == 0:
-            self.rounded(form, a + b, total)
+        self.rounded(form, a + b, total)
 
     def rounded(self, form, x, result):
         """A number becomes one of a format."""

@@ -29,7 +29,7 @@ MISREADINGS = {
         "brought",
         lambda accumulator, x, tally: rounded(accumulator, x),
     ),
-    "the first link of a sum never underflows": (
+    "additions of a sum never underflow": (
         Tally,
         "linked",
         lambda tally, form, a, b, total: tally.added(a, b, total),
@@ -38,7 +38,7 @@ MISREADINGS = {
     "corrections hold nothing": (
         Tally,
         "compensated",
-        lambda tally, a, b, total, is_corrected: tally.added(a, b, total),
+        lambda tally, form, a, b, total, is_corrected: tally.added(a, b, total),
     ),
     "every prefix of a cumsum adds": (Tally, "silently", lambda tally: tally.at(0)),
     "exact results underflow": (Tally, "shrunk", shrunk_even_if_exact),

@@ -22,7 +22,7 @@ def pairwise(link, numbers):
 
 
 def compensated(accumulator, numbers, tally):
-    """Neumaier's sum. Its links count as additions alone: a number that is rounded into it is no underflow."""
+    """Neumaier's sum."""
 
     def add(a, b):
         return rounding.add(accumulator, a, b)
@@ -32,7 +32,7 @@ def compensated(accumulator, numbers, tally):
         after = add(total, x)
         larger, smaller = (total, x) if abs(total) >= abs(x) else (x, total)
         corrected = add(correction, add(add(larger, -after), smaller))
-        tally.compensated(total, x, after, corrected != correction)
+        tally.compensated(accumulator, total, x, after, corrected != correction)
         total, correction = after, corrected
     return add(total, correction) if math.isfinite(total) else total
 

@@ -254,6 +254,10 @@ TEST(CountArithmetic, WhatANarrowAccumulatorCannotHoldIsAnUnderflow) {
   EXPECT_EQ(f32_in_f16({1e-9, 1e-9}, Order::kSequential), (ArithmeticCounts{1, 2, 0, 0, 0}));
   EXPECT_EQ(f32_in_f16({1e-9, 1.0}, Order::kSequential), (ArithmeticCounts{1, 1, 0, 0, 0}));
   EXPECT_EQ(f32_in_f16({1e-9, 1e-9}, Order::kExact), (ArithmeticCounts{1, 0, 0, 0, 0}));
+  // Two numbers of f32 may give a subnormal one of f16 that is not exact.
+  const double part = static_cast<float>(1.3 * 0x1p-24);
+  EXPECT_EQ(f32_in_f16({part, part}, Order::kPairwise), (ArithmeticCounts{1, 1, 0, 1, 0}));
+  EXPECT_EQ(f32_in_f16({part}, Order::kCompensated), (ArithmeticCounts{1, 1, 0, 0, 0}));
   // Exact in f32, and too small for bf16.
   EXPECT_EQ(OfMany(sum, Format::kF32, {0x1p-130, 0x1p-149}, Order::kExact, Format::kBf16),
             (ArithmeticCounts{1, 0, 0, 0, 0}));
