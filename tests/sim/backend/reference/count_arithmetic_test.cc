@@ -291,6 +291,19 @@ TEST(CountArithmetic, OverflowsOfWhatReadsManyElementsNeedFiniteOnes) {
   EXPECT_EQ(OfMany(product, Format::kF16, {0x1.8p-13, 0x1p-13}).underflows, 1u);
 }
 
+// The counts of role dynamics, of work on 2^17 numbers that is linear in them: the meter asks whether
+// to stop by the work that is done.
+ArithmeticCounts CountedInLinearTime(const Work& work) {
+  int64_t asked = 0;
+  const auto counted = CountArithmetic(work.batch, {.instances = 1}, [&] {
+    ++asked;
+    return false;
+  });
+  EXPECT_TRUE(counted.ok()) << counted.status();
+  EXPECT_LT(asked, 10'000);
+  return Of(counted.value_or(Arithmetic{}).forward, Role::kDynamics);
+}
+
 // 2^17 updates that are no numbers: a certificate for each place would read all of them.
 TEST(CountArithmetic, OperandsThatAreNotFiniteAreLookedAtOnce) {
   const int64_t n = 1 << 17;
@@ -304,15 +317,7 @@ TEST(CountArithmetic, OperandsThatAreNotFiniteAreLookedAtOnce) {
         return b.Do(kScatter, {y, b.IntegerArray(places, {n}), x}, how);
       },
       In(Format::kF32), std::vector<double>(n, std::nan("")), std::vector<double>(n, 0.0));
-  int64_t asked = 0;
-  const auto counted = CountArithmetic(work.batch, {.instances = 1}, [&] {
-    ++asked;
-    return false;
-  });
-  ASSERT_TRUE(counted.ok()) << counted.status();
-  EXPECT_EQ(Of(counted->forward, Role::kDynamics),
-            (ArithmeticCounts{static_cast<uint64_t>(n), 0, 0, 0, 0}));
-  EXPECT_LT(asked, 10'000);
+  EXPECT_EQ(CountedInLinearTime(work), (ArithmeticCounts{static_cast<uint64_t>(n), 0, 0, 0, 0}));
 }
 
 // Not a line anew for each of its elements.
@@ -320,15 +325,8 @@ TEST(CountArithmetic, ALongCumulativeSumIsReadOnce) {
   const int64_t n = 1 << 17;
   const Work work = Counted([](Builder& b, Var x, Var) { return b.Cumsum(x, 0); }, In(Format::kF32),
                             std::vector<double>(n, 1.0), std::vector<double>(n, 0.0));
-  int64_t asked = 0;
-  const auto counted = CountArithmetic(work.batch, {.instances = 1}, [&] {
-    ++asked;
-    return false;
-  });
-  ASSERT_TRUE(counted.ok()) << counted.status();
-  EXPECT_EQ(Of(counted->forward, Role::kDynamics),
+  EXPECT_EQ(CountedInLinearTime(work),
             (ArithmeticCounts{static_cast<uint64_t>(n), 0, 0, static_cast<uint64_t>(n) - 1, 0}));
-  EXPECT_LT(asked, 10'000);
 }
 
 // A halt holds in step 1; from then on nothing is counted.
