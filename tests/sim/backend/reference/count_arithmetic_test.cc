@@ -13,7 +13,9 @@
 #include "sim/engine/kept_run.h"
 #include "sim/op/op_info.h"
 #include "sim/program/builder.h"
+#include "tests/sanitized.h"
 #include "tests/sim/work_maker.h"
+#include "tests/thread_time.h"
 
 namespace simgrad::sim {
 namespace {
@@ -292,15 +294,19 @@ TEST(CountArithmetic, OverflowsOfWhatReadsManyElementsNeedFiniteOnes) {
 }
 
 // The counts of role dynamics, of work on 2^17 numbers that is linear in them: the meter asks whether
-// to stop by the work that is done.
+// to stop by the work that it is told, and the clock sees the rest.
 ArithmeticCounts CountedInLinearTime(const Work& work) {
   int64_t asked = 0;
+  const Milliseconds begin = ThreadTime();
   const auto counted = CountArithmetic(work.batch, {.instances = 1}, [&] {
     ++asked;
     return false;
   });
   EXPECT_TRUE(counted.ok()) << counted.status();
   EXPECT_LT(asked, 10'000);
+  if (!kSanitized) {
+    EXPECT_LT((ThreadTime() - begin).count(), 3'000);
+  }
   return Of(counted.value_or(Arithmetic{}).forward, Role::kDynamics);
 }
 
