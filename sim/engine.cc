@@ -430,11 +430,15 @@ void Execution::TakeGradients() {
 }
 
 absl::Status Execution::CountArithmetic() {
+  const auto before_instance = [this](int64_t counted, int64_t instances) {
+    observer_.OnArithmetic(counted, instances);
+    return Continue(WorkPhase::kArithmetic);
+  };
   const ArithmeticOptions options = {.instances = work_.arithmetic_instances,
                                      .stride = work_.options.stride,
                                      .adjoint = work_.gradient.has_value(),
                                      .seed_scale = numerical_.policy.loss_scale,
-                                     .before_instance = [this] { return Continue(phase_); },
+                                     .before_instance = before_instance,
                                      .memory_budget_bytes = work_.memory_budget_bytes,
                                      .reserve = work_.reserve};
   const Clock::time_point start = Clock::now();

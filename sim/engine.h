@@ -63,7 +63,7 @@ struct Work {
   int64_t arithmetic_instances = 0;  // WorkResult::arithmetic, of the first so many
 };
 
-enum class WorkPhase : uint8_t { kForward, kRecompute, kAdjoint };
+enum class WorkPhase : uint8_t { kForward, kRecompute, kAdjoint, kArithmetic };
 
 // Called between chunks, from the thread that runs the work.
 class Observer {
@@ -77,6 +77,8 @@ class Observer {
   // The number of steps that ran again for the adjoint.
   virtual void OnRecompute(int64_t /*steps*/) {}
   virtual void OnAdjoint(int64_t /*first_step*/, const AdjointChunk&) {}
+  // Of the instances whose arithmetic is counted, so many are done.
+  virtual void OnArithmetic(int64_t /*counted*/, int64_t /*instances*/) {}
 };
 
 // The gradient of one input. A shared input has the weighted sum over instances, in the pairwise

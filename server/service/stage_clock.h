@@ -51,11 +51,13 @@ enum class Stage {
   kForward,
   kRecompute,
   kAdjoint,
+  kArithmetic,
   kEncode,
   kSend
 };
-inline constexpr std::array<const char*, 10> kStageNames = {
-    "", "queue", "decode", "compile", "start", "forward", "recompute", "adjoint", "encode", "send"};
+inline constexpr std::array<const char*, 11> kStageNames = {
+    "",          "queue",   "decode",     "compile", "start", "forward",
+    "recompute", "adjoint", "arithmetic", "encode",  "send"};
 
 class StageClock {
  public:

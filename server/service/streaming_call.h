@@ -107,6 +107,7 @@ class StreamingCall final : public sim::Observer,
   void OnForward(const sim::ForwardChunk& chunk) override;
   void OnRecompute(int64_t steps) override;
   void OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk) override;
+  void OnArithmetic(int64_t counted, int64_t instances) override;
 
   void Refuse(const scheduling::Refusal& refusal);
   absl::StatusOr<PreparedWork> Prepared(const Prepare& prepare);

@@ -43,7 +43,8 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
   if (prepared_.kept != nullptr && phase == sim::WorkPhase::kForward) {
     phase = sim::WorkPhase::kRecompute;
   }
-  if (!dropped_) {
+  // Arithmetic is counted after the last pass, and lost with it.
+  if (!dropped_ && phase != sim::WorkPhase::kArithmetic) {
     where_ =
         phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
   }
@@ -58,6 +59,9 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
     case sim::WorkPhase::kAdjoint:
       clock_.Enter(Stage::kAdjoint);
       if (!reversed_) reversed_ = clock_.since();
+      break;
+    case sim::WorkPhase::kArithmetic:
+      clock_.Enter(Stage::kArithmetic);
       break;
   }
   return cancellation_->Check();
@@ -125,6 +129,10 @@ void StreamingCall::OnAdjoint(int64_t first_step, const sim::AdjointChunk& chunk
   context_.metrics->RecordSteps(metrics::Direction::kAdjoint,
                                 static_cast<int64_t>(chunk.steps.size()) * instances_);
   Report("adjoint", steps_ - first_step);
+}
+
+void StreamingCall::OnArithmetic(int64_t counted, int64_t instances) {
+  Report("arithmetic", steps_ * counted / instances);
 }
 
 void StreamingCall::SendHeader() {

@@ -13,11 +13,11 @@ using precision::Format;
 
 bool IsUsual(double x) { return precision::IsFinite(x) && x != 0.0; }
 
+}  // namespace
+
 bool IsTiny(Format format, double x) {
   return std::abs(x) < std::ldexp(1.0, precision::Traits(format).min_exponent);
 }
-
-}  // namespace
 
 void ArithmeticCounts::Merge(const ArithmeticCounts& other) {
   results += other.results;

@@ -27,6 +27,9 @@ struct ArithmeticCounts {
   bool operator==(const ArithmeticCounts&) const = default;
 };
 
+// Whether a number is zero or subnormal in a format.
+bool IsTiny(precision::Format format, double x);
+
 // Sees one evaluation of an operation from inside.
 class ArithmeticCounter {
  public:

@@ -269,7 +269,8 @@ Array EvaluateWinner(const Evaluation& e) {
 }
 
 // The number before, and the smallest and largest update.
-std::vector<double> ScatterMadeOf(const Program&, const Op&, Arrays operands, size_t element) {
+std::vector<double> ScatterMadeOf(const Program&, const Op&, Arrays operands, const Array&,
+                                  size_t element) {
   std::vector<double> found = {operands[0]->AsDouble(element)};
   std::vector<size_t> all(SizeOf(*operands[2]));
   for (size_t i = 0; i < all.size(); ++i) all[i] = i;

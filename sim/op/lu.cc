@@ -29,10 +29,19 @@ absl::Status NeedsMatrixAndRows(const Program& program, const Op& op) {
                                                 ", an i32 per row"));
 }
 
-// Certificates show no row number as an operand.
-std::vector<double> MadeOfMatrix(const Program&, const Op&, Arrays operands, size_t element) {
-  return {operands[0]->AsDouble(element)};
+// Certificates show no row number as an operand. A multiplier that given rows divide by a pivot of 0
+// shows that pivot too.
+std::vector<double> FactorMadeOf(const Program& program, const Op& op, Arrays operands,
+                                 const Array& result, size_t element) {
+  const int64_t n = program[op.results[0]].type.shape[1];
+  const int64_t i = static_cast<int64_t>(element) / n;
+  const int64_t j = static_cast<int64_t>(element) % n;
+  const bool by_zero = HasRows(op) && j < i && result.real[static_cast<size_t>(j * n + j)] == 0.0;
+  std::vector<double> made_of = {operands[0]->AsDouble(element)};
+  if (by_zero) made_of.push_back(0.0);
+  return made_of;
 }
+bool FactorDividesByZero(std::span<const double> operands) { return operands.size() == 2; }
 
 Passage OfMatrix(const Program&, const Op&, size_t operand) {
   return operand == 0 ? Passage::kSame : Passage::kNone;
@@ -533,7 +542,8 @@ const OpInfo kLu = Complete({
     .types = LuTypes,
     .work = FactorWork,
     .birth = Birth::kArithmetic,
-    .made_of = MadeOfMatrix,
+    .divides_by_zero = FactorDividesByZero,
+    .made_of = FactorMadeOf,
     .passage = OfMatrix,
     .vjp = LuVjp,
     .evaluate = EvaluateLu,
@@ -583,7 +593,7 @@ const OpInfo kLuSolve = Complete({
     .birth = Birth::kArithmetic,
     .divides_by_zero = DividesByZero,
     .made_of =
-        [](const Program& program, const Op& op, Arrays operands, size_t element) {
+        [](const Program& program, const Op& op, Arrays operands, const Array&, size_t element) {
           return SolutionMadeOf(program, op, *operands[1], *operands[3], element);
         },
     .passage =

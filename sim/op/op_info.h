@@ -110,7 +110,7 @@ enum class Derivative : uint8_t {
 enum class Chooses : uint8_t {
   kNothing,
   kPlaces,   // along the one axis of `axes`: which elements lead
-  kPivots,   // of a square matrix: rows, or whether it has a factor
+  kPivots,   // of a matrix: rows, or whether it has a factor
   kInteger,  // of a real: which integer or bool it gives
 };
 
@@ -195,7 +195,8 @@ struct OpInfo {
   Rule<bool(std::span<const double> operands)> divides_by_zero = {};
 
   // The operands that a birth certificate shows for an element of the result; default: those at it.
-  Rule<std::vector<double>(const Program& program, const Op& op, Arrays operands, size_t element)>
+  Rule<std::vector<double>(const Program& program, const Op& op, Arrays operands,
+                           const Array& result, size_t element)>
       made_of = {};
 
   // Elementwise: a result that is zero or subnormal does not fit its format if its first two operands

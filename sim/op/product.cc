@@ -85,7 +85,7 @@ Array EvaluateMatmul(const Evaluation& e) {
 
 // The smallest and largest number of the row and of the column.
 std::vector<double> ProductMadeOf(const Program& program, const Op& op, Arrays operands,
-                                  size_t element) {
+                                  const Array&, size_t element) {
   const Matrices a = MatricesOf(TypeOf(program, op, 0).shape);
   const Matrices b = MatricesOf(TypeOf(program, op, 1).shape);
   const int64_t flat = static_cast<int64_t>(element);
@@ -243,7 +243,7 @@ Array EvaluateNorm(const Evaluation& e) {
   return result;
 }
 
-std::vector<double> NormMadeOf(const Program& program, const Op& op, Arrays operands,
+std::vector<double> NormMadeOf(const Program& program, const Op& op, Arrays operands, const Array&,
                                size_t element) {
   std::vector<double> found;
   AppendRange(*operands[0], ReducedElements(program, op, element), found);

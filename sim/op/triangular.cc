@@ -92,7 +92,7 @@ const OpInfo kTriangularSolve = Complete({
     .carries = [](const Carriage& c) { return c.operand == 1; },
     .divides_by_zero = DividesByZero,
     .made_of =
-        [](const Program& program, const Op& op, Arrays operands, size_t element) {
+        [](const Program& program, const Op& op, Arrays operands, const Array&, size_t element) {
           return SolutionMadeOf(program, op, *operands[0], *operands[1], element);
         },
     .passage = [](const Program&, const Op&,

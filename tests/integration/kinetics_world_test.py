@@ -39,6 +39,18 @@ def test_hires_keeps_what_its_equations_keep(client):
     np.testing.assert_allclose(r.trajectory["y"][0, :, 6:].sum(axis=1), 0.0057, rtol=1e-13)
 
 
+def test_a_rejected_last_try_is_followed_by_a_shorter_one(client):
+    """From a first try as long as the whole, and at an end that only a rejected try reached."""
+    for options in ({"end": 4.4}, {"end": 2.0, "first_step": 2.0}, {"end": 2.0, "first_step": 1e3}):
+        world = sg.worlds.kinetics("lotka_volterra", rtol=1e-4, atol=1e-7, **options)
+        r = client.rollout(world, steps=400, policy="f64", record=["t", "accepted"])
+        ends = r.trajectory["t"][0, 1:] + 0.0
+        tries = r.trajectory["accepted"][0]
+        last = int(np.argmax(ends == options["end"]))
+        assert r.state["t"][0] == options["end"] and tries[last] == 1
+        assert (tries[:last] == 0).any(), "no try was rejected"
+
+
 @pytest.mark.parametrize(
     "name, start, steps, rtol, end, changed",
     [

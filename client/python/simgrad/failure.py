@@ -22,6 +22,9 @@ class Kind(enum.Enum):
     REFUSED = "a server refused it for a reason that may pass"
 
 
+_OF_PHASE = {"adjoint": " of the reverse pass", "arithmetic": " of the count of its arithmetic"}
+
+
 @dataclass(frozen=True)
 class Reached:
     """How far the answer of one try had come.
@@ -38,7 +41,7 @@ class Reached:
     def __str__(self) -> str:
         if not self.phase:
             return "before the answer began"
-        of = " of the reverse pass" if self.phase == "adjoint" else ""
+        of = _OF_PHASE.get(self.phase, "")
         return f"after {self.done} of {self.total} steps{of}"
 
 

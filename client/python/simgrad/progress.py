@@ -7,7 +7,7 @@ from typing import Callable
 
 ProgressCallback = Callable[
     [str, int, int], None
-]  # phase ("forward", "adjoint"), steps done, steps total
+]  # phase ("forward", "adjoint", "arithmetic"), steps done, steps total
 
 
 class ProgressBar:

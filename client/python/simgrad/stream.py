@@ -18,7 +18,7 @@ from simgrad.repeating import Call
 from simgrad.results import Gradient, Rollout
 from simgrad.v1 import simgrad_pb2
 
-_RANK = {"forward": 0, "adjoint": 1}
+_RANK = {"forward": 0, "adjoint": 1, "arithmetic": 2}
 # Looks at a result; the handle is that of a kept rollout, and empty if it is not kept.
 Finish = Callable[[Rollout, simgrad_pb2.KeptRun], None]
 
@@ -176,6 +176,7 @@ class Stream:
         if result is not None:
             # Progress messages are coalesced, and the last is left out for the answer.
             phase = "adjoint" if isinstance(result, Gradient) else "forward"
+            phase = "arithmetic" if "arithmetic" in result.seconds else phase
             self._observer(phase, result.steps, result.steps)
 
     def _look_at(self, part: Part) -> None:
@@ -200,6 +201,7 @@ class Stream:
         """Blocks and progress come in any order, so neither takes back what the other said."""
         was = self._reached
         if phase != was.phase:
-            self._reached = was if was.phase == "adjoint" else Reached(phase, done, total)
+            is_later = _RANK.get(phase, len(_RANK)) > _RANK.get(was.phase, -1)
+            self._reached = Reached(phase, done, total) if is_later else was
         elif done > was.done:
             self._reached = Reached(phase, done, total)

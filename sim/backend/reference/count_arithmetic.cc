@@ -81,8 +81,8 @@ absl::StatusOr<Arithmetic> CountArithmetic(const Batch& batch, const ArithmeticO
   Counting counting(batch, options, std::move(stop));
   const int64_t instances = std::min(options.instances, batch.instances);
   for (int64_t row = 0; row < instances; ++row) {
-    absl::Status status =
-        options.before_instance == nullptr ? absl::OkStatus() : options.before_instance();
+    absl::Status status;
+    if (options.before_instance != nullptr) status = options.before_instance(row, instances);
     absl::Status counted;
     if (status.ok()) status = UntilStopped([&] { counted = counting.Instance(row); });
     if (status.ok()) status = counted;

@@ -24,8 +24,9 @@ struct ArithmeticOptions {
   int32_t stride = 32;    // of sampled steps
   bool adjoint = false;   // in reverse too; the program has one
   double seed_scale = 1;
-  // Asked before each instance; an error ends the count with it. Null: not asked.
-  std::function<absl::Status()> before_instance = {};
+  // Asked before each instance and told how many of how many are counted; an error ends the count with
+  // it. Null: not asked.
+  std::function<absl::Status(int64_t counted, int64_t instances)> before_instance = {};
   // The most bytes that the reversal of one step may keep, and what asks for them. Null: not asked.
   int64_t memory_budget_bytes = std::numeric_limits<int64_t>::max();
   std::function<bool(int64_t more_bytes)> reserve = {};

@@ -44,10 +44,6 @@ std::vector<bool> Executed(const Array* where, size_t n) {
   return IsExecuted(where, 0, n) ? std::vector<bool>() : std::vector<bool>(n, false);
 }
 
-bool IsTiny(Format format, double x) {
-  return std::abs(x) < std::ldexp(1.0, precision::Traits(format).min_exponent);
-}
-
 // An elementwise result whose size tells that it does not fit.
 void CountShrunk(const Op& op, Arrays operands, Format format, size_t element, double result,
                  ArithmeticCounter& counter) {
@@ -89,14 +85,14 @@ Addends AddendsAt(const Op& op, Arrays operands, Format format, size_t element) 
 
 // Whether the result of one element that is not finite did not fit. An operation that reads many
 // elements for each tells only where all of them are finite: else each would have to be looked at.
-bool RegionRunner::Overflows(const Op& op, Arrays operands, size_t element, double result,
+bool RegionRunner::Overflows(const Op& op, Arrays operands, const Array& result, size_t element,
                              bool finite) const {
   const OpInfo& info = InfoOf(op.code);
   if (!finite) return false;
   if (ReadsMany(info) && info.divides_by_zero == nullptr) {
-    return std::isinf(result) || info.birth == Birth::kAccumulation;
+    return std::isinf(result.real[element]) || info.birth == Birth::kAccumulation;
   }
-  const NonFiniteClass why = ClassOf(program(), op, operands, element, result);
+  const NonFiniteClass why = ClassOf(program(), op, operands, result, element);
   return why == NonFiniteClass::kOverflow || why == NonFiniteClass::kConversion;
 }
 
@@ -132,7 +128,7 @@ void RegionRunner::CountResults(const Op& op, Arrays operands, const Frame& fram
       if (!finite && ReadsMany(info)) {
         finite = AreFinite(operands, *sinks_.meter);
       }
-      counts.overflows += Overflows(op, operands, i, r, finite.value_or(true)) ? 1 : 0;
+      counts.overflows += Overflows(op, operands, result, i, finite.value_or(true)) ? 1 : 0;
     }
     if (adds) {
       const Addends terms = AddendsAt(op, operands, format, i);

@@ -44,7 +44,8 @@ class RegionRunner {
   // ---- what rounding did (region_arithmetic.cc) ----
   ArithmeticCounts& ArithmeticOf(const Op& op, const Frame& frame) const;
   Array EvaluateCounted(Evaluation e, const Frame& frame) const;
-  bool Overflows(const Op& op, Arrays operands, size_t element, double result, bool finite) const;
+  bool Overflows(const Op& op, Arrays operands, const Array& result, size_t element,
+                 bool finite) const;
   void CountResults(const Op& op, Arrays operands, const Frame& frame, const Array& result) const;
   const Array* WhereOf(const Op& op, const Frame& frame) const;
   const Program& program() const { return program_.program; }

@@ -18,10 +18,10 @@ bool IsSame(double a, double b) { return a == b || (std::isnan(a) && std::isnan(
 // The operands that element `element` of the result was made of. Of a reduction: the smallest and
 // the largest of the elements it read.
 std::vector<double> OperandsAt(const Program& program, const Op& op, Arrays operands,
-                               size_t element) {
+                               const Array& result, size_t element) {
   std::vector<double> found;
   const OpInfo& info = InfoOf(op.code);
-  if (info.made_of != nullptr) return info.made_of(program, op, operands, element);
+  if (info.made_of != nullptr) return info.made_of(program, op, operands, result, element);
   if (info.op_class == OpClass::kReduction) {
     double low = 0.0;
     double high = 0.0;
@@ -55,9 +55,10 @@ NonFiniteClass Classify(OpCode code, const std::vector<double>& operands, double
 
 }  // namespace
 
-NonFiniteClass ClassOf(const Program& program, const Op& op, Arrays operands, size_t element,
-                       double result) {
-  return Classify(op.code, OperandsAt(program, op, operands, element), result);
+NonFiniteClass ClassOf(const Program& program, const Op& op, Arrays operands, const Array& result,
+                       size_t element) {
+  return Classify(op.code, OperandsAt(program, op, operands, result, element),
+                  result.real[element]);
 }
 
 bool IsExecuted(const Array* where, size_t i, size_t n) {
@@ -98,7 +99,7 @@ void NonFiniteWatch::SeeResult(const Op& op, Arrays operands, const Frame& frame
     const int64_t size = static_cast<int64_t>(result.real.size());
     birth.element = frame.element * size + static_cast<int64_t>(i);
     birth.iteration = frame.iteration;
-    birth.operands = OperandsAt(p, op, operands, i);
+    birth.operands = OperandsAt(p, op, operands, result, i);
     birth.result = result.real[i];
     birth.non_finite_class = Classify(op.code, birth.operands, birth.result);
     Report(std::move(birth));

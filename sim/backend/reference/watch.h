@@ -67,8 +67,8 @@ class NonFiniteWatch {
 };
 
 // The class of an element of a result that is not finite; kInput where an operand is not.
-NonFiniteClass ClassOf(const Program& program, const Op& op, Arrays operands, size_t element,
-                       double result);
+NonFiniteClass ClassOf(const Program& program, const Op& op, Arrays operands, const Array& result,
+                       size_t element);
 
 // Whether element i of n is executed under the mask: a mask of one element speaks for all, and one
 // of another length for the whole operation if it holds anywhere.

@@ -21,7 +21,7 @@ from simgrad.pool.merge_result import Part, merged_rollout
 from simgrad.pool.merge_steps import ForwardMerge, merged_backward
 from simgrad.v1 import diagnostics_pb2, simgrad_pb2
 
-_PHASES = ("forward", "adjoint")
+_PHASES = ("forward", "adjoint", "arithmetic")
 # Fields that a rollout told and that its reversal does not tell again.
 _OF_THE_ROLLOUT = ("final_state", "path_signatures", "first_events", "arithmetic")
 
@@ -107,6 +107,7 @@ class Merge:
         elif kind == "result":
             answer.pieces.check_complete()
             answer.result = message
+            answer.phase = len(_PHASES)
             if self._is_reversal:
                 for field in _OF_THE_ROLLOUT:
                     message.rollout.ClearField(field)

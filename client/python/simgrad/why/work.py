@@ -95,7 +95,10 @@ class Following:
 
     def __call__(self, phase: str, done: int, total: int) -> None:
         before = self._passes * sum(self._steps[: self.run])
-        done += before + (self._steps[self.run] if phase == "adjoint" else 0)
+        steps = self._steps[self.run]
+        if phase == "arithmetic":  # after all steps
+            done = self._passes * steps
+        done += before + (steps if phase == "adjoint" else 0)
         if done > self._told:
             self._told = done
             self._tell(done)

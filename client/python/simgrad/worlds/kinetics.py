@@ -98,7 +98,7 @@ def kinetics(
         return {
             "y": np.where(held, trial, y),
             "t": np.where(held, t + now, t),
-            "h": np.where(t + now < end, now * np.where(np.isfinite(error), wanted, _LEAST), h),
+            "h": np.where(held & (t + now >= end), h, now * np.where(np.isfinite(error), wanted, _LEAST)),
         }
 
     @step.objective
