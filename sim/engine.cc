@@ -18,6 +18,7 @@
 #include "sim/engine/reversal_budget.h"
 #include "sim/engine/solves.h"
 #include "sim/engine/stop_latch.h"
+#include "sim/program/path_start.h"
 #include "sim/program/told.h"
 
 namespace simgrad::sim {
@@ -174,6 +175,9 @@ absl::Status Execution::Forward() {
 absl::Status Execution::TakeForwardResults() {
   for (int32_t input : numerical_.program.InputsOf(InputKind::kState)) {
     result_.final_states.push_back(run_.State(input));
+  }
+  if (const std::optional<size_t> place = StatesBeforePathStart(numerical_.program)) {
+    result_.final_states.erase(result_.final_states.begin() + static_cast<int64_t>(*place));
   }
   if (!numerical_.halts.empty()) {
     const Tensor halted = std::move(result_.final_states.back());

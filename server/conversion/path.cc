@@ -1,6 +1,7 @@
 #include "server/conversion/path.h"
 
 #include "server/conversion/enum_names.h"
+#include "sim/program/paths.h"
 
 namespace simgrad::server::conversion {
 namespace {
@@ -46,15 +47,28 @@ v1::PathLayout PathLayoutToProto(const sim::PathLayout& layout) {
   return out;
 }
 
-sim::Binding PathBinding(const v1::Path& path) {
+bool IsOfPath(std::string_view input) {
+  return input == sim::kPathGiven || input == sim::kPathGivenFirst;
+}
+
+sim::Binding PathBinding(const v1::Path& path, std::string_view input) {
   sim::Binding binding;
   binding.per_instance = true;
-  binding.per_step = true;
+  binding.per_step = input == sim::kPathGiven;
   binding.tensor.dtype = sim::DType::kU8;
-  const auto& shape = path.decisions().shape();
-  binding.tensor.shape.assign(shape.begin(), shape.end());
+  const auto& shape = path.decisions().shape();  // [instance, step, byte]
   const std::string& bytes = path.decisions().inline_();
-  binding.tensor.bytes.assign(bytes.begin(), bytes.end());
+  if (binding.per_step) {
+    binding.tensor.shape.assign(shape.begin(), shape.end());
+    binding.tensor.bytes.assign(bytes.begin(), bytes.end());
+    return binding;
+  }
+  binding.tensor.shape = {shape[0], shape[2]};
+  const int64_t of_instance = shape[1] * shape[2];
+  for (int64_t row = 0; row < shape[0]; ++row) {
+    const auto first = bytes.begin() + row * of_instance;
+    binding.tensor.bytes.insert(binding.tensor.bytes.end(), first, first + shape[2]);
+  }
   return binding;
 }
 

@@ -1,6 +1,8 @@
 // Paths between messages and work.
 #pragma once
 
+#include <string_view>
+
 #include "sim/backend/executor.h"
 #include "sim/program/path_layout.h"
 #include "simgrad/v1/simgrad.pb.h"
@@ -12,7 +14,9 @@ sim::PathUse PathUseOf(v1::PathUse use);  // of a checked message
 
 v1::PathLayout PathLayoutToProto(const sim::PathLayout& layout);
 
-// The input that a forced run reads; of a checked message.
-sim::Binding PathBinding(const v1::Path& path);
+// Whether a forced run reads an input of this name; requests do not send it by that.
+bool IsOfPath(std::string_view input);
+// The input of that name; of a checked message.
+sim::Binding PathBinding(const v1::Path& path, std::string_view input);
 
 }  // namespace simgrad::server::conversion

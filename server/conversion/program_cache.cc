@@ -8,6 +8,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/conversion/loss_scaler.h"
+#include "server/conversion/path.h"
 #include "server/conversion/policy.h"
 #include "server/conversion/program_info.h"
 #include "server/conversion/schema.h"
@@ -15,7 +16,6 @@
 #include "sim/program/draws.h"
 #include "sim/program/field_error.h"
 #include "sim/program/held_bytes.h"
-#include "sim/program/paths.h"
 #include "sim/program/print.h"
 #include "sim/program/step_work.h"
 
@@ -105,7 +105,7 @@ std::vector<validation::FieldSchema> RequiredOf(const sim::Program& program) {
     const bool sendable =
         input.kind != sim::InputKind::kConfig && input.kind != sim::InputKind::kStep;
     // The service fills these itself.
-    const bool is_own = input.name == sim::kRandomKey || input.name == sim::kPathGiven;
+    const bool is_own = input.name == sim::kRandomKey || IsOfPath(input.name);
     if (sendable && input.used && !input.default_value && !is_own)
       required.push_back(schema.inputs[i]);
   }

@@ -218,8 +218,8 @@ sim::Work WorkFromProto(const v1::RolloutSpec& spec,
       work.batch.inputs.push_back(sim::RandomKeys(spec.seed(), work.batch.instance_ids));
       continue;
     }
-    if (input.name == sim::kPathGiven) {
-      work.batch.inputs.push_back(PathBinding(spec.path().forced()));
+    if (IsOfPath(input.name)) {
+      work.batch.inputs.push_back(PathBinding(spec.path().forced(), input.name));
       continue;
     }
     const v1::NamedTensor* sent = tensors.Find(input.kind, input.name);

@@ -113,8 +113,13 @@ absl::Status CheckPathOf(const v1::RolloutSpec& spec, const sim::NumericalProgra
                          int64_t instances, const validation::RequestLimits& limits) {
   if (!program.path) return absl::OkStatus();
   const sim::PathLayout& layout = *program.path;
+  const std::vector<sim::Input>& inputs = program.program.inputs;
+  const bool of_initial = std::any_of(inputs.begin(), inputs.end(), [](const sim::Input& input) {
+    return input.name == sim::kPathGivenFirst;
+  });
   return validation::CheckPathFits(
-      spec.path(), {layout.structure, instances, spec.steps(), layout.bytes}, limits, "spec.path");
+      spec.path(), {layout.structure, instances, spec.steps(), layout.bytes, of_initial}, limits,
+      "spec.path");
 }
 
 // One time of the margins of each site fits into a message.

@@ -77,6 +77,10 @@ absl::Status CheckPathFits(const v1::PathOptions& path, const PathShape& shape,
   const auto& sent = forced.decisions().shape();
   const bool fits = sent.size() == 3 && sent[0] == shape.instances && sent[1] == shape.steps &&
                     sent[2] == shape.bytes;
+  if (fits && shape.steps == 0 && shape.of_initial) {
+    return InvalidField(field + ".forced",
+                        "`initial` follows the row of step 0, and there is no step");
+  }
   if (fits) return absl::OkStatus();
   return InvalidField(field + ".forced.decisions.shape",
                       absl::StrCat("is ", ShapeText(sent), "; a path of ", shape.instances,

@@ -21,7 +21,8 @@ struct PathShape {
   std::string structure;
   int64_t instances = 0;
   int64_t steps = 0;
-  int64_t bytes = 0;  // of one instance in one step
+  int64_t bytes = 0;        // of one instance in one step
+  bool of_initial = false;  // `initial` follows the row of step 0
 };
 absl::Status CheckPathFits(const v1::PathOptions& path, const PathShape& shape,
                            const RequestLimits& limits, const std::string& field);

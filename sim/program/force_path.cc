@@ -10,6 +10,7 @@
 #include "sim/program/path_decisions.h"
 #include "sim/program/path_lines.h"
 #include "sim/program/path_pack.h"
+#include "sim/program/path_start.h"
 #include "sim/program/paths.h"
 
 namespace simgrad::sim {
@@ -33,20 +34,36 @@ class Forcer {
       : program_(program), budget_(budget), layout_(layout), decisions_(program, budget) {}
 
   void Run() {
-    std::vector<Op> unpacked;
-    PathLines lines(program_, budget_, unpacked);
-    const ValueId row = lines.NewValue({ElementType::kU8, {layout_.bytes}});
-    program_[row].name = kPathGiven;
-    program_.inputs.push_back({.kind = InputKind::kData, .name = kPathGiven, .value = row});
-    given_ = UnpackPath(lines, layout_, row);
-    OfRegion(program_.step, nullptr);
+    std::vector<ValueId> own;  // what `initial` would have decided, as the step knows it
+    if (ColumnsOf(program_.initial, nullptr) > 0) {
+      tells_ = false;
+      Force(program_.initial, InputKind::kParam, kPathGivenFirst);
+      tells_ = true;
+      own = RecordPathStart(program_, budget_);
+    }
+    Force(program_.step, InputKind::kData, kPathGiven);
     std::vector<Op>& ops = program_.step.ops;
-    ops.insert(ops.begin(), std::make_move_iterator(unpacked.begin()),
-               std::make_move_iterator(unpacked.end()));
+    PathLines lines(program_, budget_, ops);
+    for (size_t k = 0; k < own.size(); ++k) {
+      Differ(lines, ops, k, own[k], given_[k], ValueId::kNone);
+    }
   }
 
  private:
   using Wanted = const std::unordered_set<size_t>*;
+
+  // By a row of the path, which a new input gives.
+  void Force(Region& region, InputKind kind, const char* name) {
+    std::vector<Op> unpacked;
+    PathLines lines(program_, budget_, unpacked);
+    const ValueId row = lines.NewValue({ElementType::kU8, {layout_.bytes}});
+    program_[row].name = name;
+    program_.inputs.push_back({.kind = kind, .name = name, .value = row});
+    given_ = UnpackPath(lines, layout_, row);
+    OfRegion(region, nullptr);
+    region.ops.insert(region.ops.begin(), std::make_move_iterator(unpacked.begin()),
+                      std::make_move_iterator(unpacked.end()));
+  }
 
   void OfRegion(Region& region, Wanted wanted) {
     std::vector<Op> ops = std::exchange(region.ops, {});
@@ -101,6 +118,7 @@ class Forcer {
     same.attributes.shape = lines.TypeOf(used).shape;
     budget_.WroteOp(same);
     out.push_back(std::move(same));
+    if (!tells_) return;
     const ValueId differs = Differ(lines, out, column, own, used, ValueId::kNone);
     const bool compares = IsTest(test) || ComparesTwo(test);
     const size_t first = test.code == OpCode::kChoice ? 1 : 0;
@@ -318,6 +336,7 @@ class Forcer {
   const PathLayout& layout_;
   PathDecisions decisions_;
   size_t next_ = 0;
+  bool tells_ = true;           // of disagreements where they are; `initial` has no sites
   std::vector<ValueId> given_;  // by column: what the region being written sees of it
 };
 

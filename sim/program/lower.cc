@@ -21,6 +21,7 @@
 #include "sim/program/name_tests.h"
 #include "sim/program/objective.h"
 #include "sim/program/own_vjp.h"
+#include "sim/program/path_start.h"
 #include "sim/program/paths.h"
 #include "sim/program/print.h"
 #include "sim/program/record_margins.h"
@@ -185,6 +186,19 @@ NumericalProgram WithPath(NumericalProgram p, PathUse use, const std::string& st
   return p;
 }
 
+// Nothing is differentiated by the state that passes added.
+void LeaveOutPathStart(const Program& program, AdjointSpec& spec) {
+  const std::optional<size_t> before = StatesBeforePathStart(program);
+  if (!before) return;
+  const auto leave_out = [&](std::vector<bool>& states) {
+    if (states.size() > *before)
+      states.insert(states.begin() + static_cast<int64_t>(*before), false);
+  };
+  leave_out(spec.final_state);
+  leave_out(spec.trajectory_state);
+  leave_out(spec.wanted);
+}
+
 // The passes, in order.
 NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
                          const std::string& objective, const std::optional<AdjointSpec>& adjoint,
@@ -200,6 +214,7 @@ NumericalProgram Lowered(const Program& world, const precision::Policy& policy,
   NumericalProgram p = ChooseObjective(std::move(expanded), objective, budget);
   p.policy = policy;
   p = WithPath(std::move(p), options.path, structure, budget);
+  if (spec) LeaveOutPathStart(p.program, *spec);
   p.program = Simplify(std::move(p.program), {p.stage_cost}, budget);
   p = BringIntoObjective(std::move(p), budget);
   if (spec) {

@@ -1,5 +1,6 @@
 #include "sim/program/path_decisions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,7 +70,47 @@ void NamePivotsIn(Program& program, Region& region, PassBudget& budget) {
   }
 }
 
+bool Converts(const Region& region, PassBudget& budget) {
+  return std::any_of(region.ops.begin(), region.ops.end(), [&](const Op& op) {
+    budget.Visit();
+    return op.code == kConvert ||
+           std::any_of(op.regions.begin(), op.regions.end(),
+                       [&](const Region& nested) { return Converts(nested, budget); });
+  });
+}
+
 }  // namespace
+
+std::vector<bool> DecidingConversions(const Program& program, const Region& region,
+                                      PassBudget& budget) {
+  std::vector<bool> converts(program.values.size(), false);
+  if (!Converts(region, budget)) return converts;
+  const auto find = [&](const Program& whole) {
+    std::vector<bool> predicates = BehindPredicates(whole, &budget);
+    predicates.resize(whole.values.size());
+    const std::vector<bool> choices = BehindChoices(whole, &budget);
+    const std::vector<bool> places = BehindPlaces(whole, &budget);
+    for (size_t i = 0; i < converts.size(); ++i) {
+      converts[i] = predicates[i] || choices[i] || places[i];
+    }
+  };
+  if (&region == &program.step) {
+    find(program);
+  } else {
+    Program alone = program;
+    alone.step = region;
+    find(alone);
+  }
+  return converts;
+}
+
+bool DecidesByReals(const Program& program, const Op& op, const std::vector<bool>& converts) {
+  if (op.code == kIsFinite) return true;
+  if (ComparesTwo(op)) return program.IsReal(op.operands[0]);
+  if (HasPivots(op)) return program[op.operands[0]].type.shape[0] > 1;
+  if (op.code == kCholesky || !ChoosesByReals(program, op)) return false;
+  return op.code != kConvert || converts[Index(op.results[0])];
+}
 
 bool HasPivots(const Op& op) {
   const bool pivots = op.code == kLu || op.code == kLuPermutation || op.code == kLuPivots;
@@ -79,19 +120,17 @@ bool HasPivots(const Op& op) {
 PivotsKey PivotsOf(const Op& op) { return {op.operands[0], op.role, op.site}; }
 
 void NamePivots(Program& program, PassBudget& budget) {
+  NamePivotsIn(program, program.initial, budget);
   NamePivotsIn(program, program.step, budget);
 }
 
 PathDecisions::PathDecisions(const Program& program, PassBudget& budget)
-    : program_(program), budget_(budget) {
-  std::vector<bool> predicates = BehindPredicates(program, &budget);
-  predicates.resize(program.values.size());
-  const std::vector<bool> choices = BehindChoices(program, &budget);
-  const std::vector<bool> places = BehindPlaces(program, &budget);
-  converts_.resize(program.values.size());
-  for (size_t i = 0; i < converts_.size(); ++i) {
-    converts_[i] = predicates[i] || choices[i] || places[i];
-  }
+    : program_(program),
+      budget_(budget),
+      converts_(DecidingConversions(program, program.step, budget)) {
+  const std::vector<bool> in_initial = DecidingConversions(program, program.initial, budget);
+  for (size_t i = 0; i < converts_.size(); ++i) converts_[i] = converts_[i] || in_initial[i];
+  Read(program.initial);
   Read(program.step);
 }
 
@@ -135,8 +174,9 @@ std::string PathDecisions::Unique(const std::string& name) {
 }
 
 // The name of a column without a site; it differs from the names of all sites of the program.
-std::string PathDecisions::NameOfUnlisted(const Op& op) {
-  const std::string own = op.site.empty() ? OwnNameOfChoice(op) : op.site;
+std::string PathDecisions::NameOfUnlisted(const Op& op, std::string_view where) {
+  const std::string own =
+      absl::StrCat(std::string(where), op.site.empty() ? OwnNameOfChoice(op) : op.site);
   std::string& name = clear_[own];
   if (!name.empty()) return name;
   name = own;
@@ -167,14 +207,14 @@ int64_t PathDecisions::MostOf(const Op& op) const {
   return known == most_.end() ? -1 : known->second;
 }
 
-PathColumn PathDecisions::ColumnOf(const Op& op) {
+PathColumn PathDecisions::ColumnOf(const Op& op, std::string_view where) {
   PathColumn column;
   const ValueId decided = IsLoop(op) ? op.results.back() : op.results[0];
   Type type = program_[decided].type;
   column.element = type.element;
   column.shape = type.shape;
   column.loops.assign(type.shape.size(), -1);
-  column.site = Unique(op.attributes.site.empty() ? NameOfUnlisted(op) : op.attributes.site);
+  column.site = Unique(op.attributes.site.empty() ? NameOfUnlisted(op, where) : op.attributes.site);
   if (type.element == ElementType::kBool) return column;
   column.kind = IsLoop(op) ? PathKind::kCount : PathKind::kChoice;
   const int64_t most = IsLoop(op) ? op.attributes.max_iter : MostOf(op);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -26,18 +27,26 @@ bool HasPivots(const Op& op);
 using PivotsKey = std::tuple<ValueId, Role, std::string>;
 PivotsKey PivotsOf(const Op& op);
 
+// By value, whether a conversion to an integer that decides gives it: one in `region`, a region of the
+// program, that reaches a predicate, a choice or a place.
+std::vector<bool> DecidingConversions(const Program& program, const Region& region,
+                                      PassBudget& budget);
+
+// Whether an operation decides by reals outside of sites. `converts`: DecidingConversions.
+bool DecidesByReals(const Program& program, const Op& op, const std::vector<bool>& converts);
+
 // Adds a lu_permutation to each region that factors a matrix and does not say the order of its rows.
 void NamePivots(Program& program, PassBudget& budget);
 
-// The decisions of a program behind NamePivots.
+// The decisions of `initial` and `step` of a program behind NamePivots.
 class PathDecisions {
  public:
   // The program and the budget outlive the object; the program keeps the operations that it has.
   PathDecisions(const Program& program, PassBudget& budget);
 
   bool Decides(const Op& op) const;
-  // A column without its place; gives each name once.
-  PathColumn ColumnOf(const Op& op);
+  // A column without its place; gives each name once. `where` is in front of a name without a site.
+  PathColumn ColumnOf(const Op& op, std::string_view where);
   // The pivots that the operation decides; null: it decides something else.
   const PivotsKey* PivotsBy(const Op& op) const;
 
@@ -49,7 +58,7 @@ class PathDecisions {
  private:
   void Read(const Region& region);
   std::string Unique(const std::string& name);
-  std::string NameOfUnlisted(const Op& op);
+  std::string NameOfUnlisted(const Op& op, std::string_view where);
   void ReadMost(const Op& op);
   int64_t MostOf(const Op& op) const;
 

@@ -5,8 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/op/op_info.h"
-#include "sim/program/choices.h"
-#include "sim/program/decision_margin.h"
 #include "sim/program/field_error.h"
 #include "sim/program/path_decisions.h"
 #include "sim/program/paths.h"
@@ -22,72 +20,23 @@ int64_t BitsOf(const PathLayout& layout) {
   return bits;
 }
 
-// Refuses what decides by reals in a region that no path records. A cost may weigh by what it
-// compares, and a guard may keep it from a division by 0: what hangs on the path is named.
-class Refusal {
- public:
-  Refusal(const Program& program, std::string where, PassBudget& budget)
-      : program_(program), where_(std::move(where)), budget_(budget) {}
-
-  void OfRegion(const Region& region) {
-    if (Converts(region)) FindConversions(region);
-    Refuse(region);
-  }
-
- private:
-  bool Converts(const Region& region) {
-    for (const Op& op : region.ops) {
-      budget_.Visit();
-      if (op.code == OpCode::kConvert) return true;
-      for (const Region& nested : op.regions) {
-        if (Converts(nested)) return true;
-      }
+// A cost may weigh by what it compares, and a guard may keep it from a division by 0: what hangs on the
+// path is named.
+void Refuse(const Program& program, const Region& region, const std::vector<bool>& converts,
+            PassBudget& budget) {
+  for (const Op& op : region.ops) {
+    budget.Visit();
+    if (op.code == OpCode::kOwnVjp) continue;
+    if (DecidesByReals(program, op, converts)) {
+      throw PassBudget::Ended{FieldError(
+          "path", absl::StrCat("'", std::string(InfoOf(op.code).name),
+                               op.label.empty() ? "" : " of ", op.label,
+                               "' decides by reals in the terminal cost; a path holds what "
+                               "`initial`, `step` and a stage cost decide, so write it there"))};
     }
-    return false;
+    for (const Region& nested : op.regions) Refuse(program, nested, converts, budget);
   }
-
-  // As in `step`, a conversion decides where it reaches a predicate, a choice or a place.
-  void FindConversions(const Region& region) {
-    Program alone = program_;
-    alone.step = region;
-    std::vector<bool> predicates = BehindPredicates(alone, &budget_);
-    predicates.resize(alone.values.size());
-    const std::vector<bool> choices = BehindChoices(alone, &budget_);
-    const std::vector<bool> places = BehindPlaces(alone, &budget_);
-    converts_.resize(alone.values.size());
-    for (size_t i = 0; i < converts_.size(); ++i) {
-      converts_[i] = predicates[i] || choices[i] || places[i];
-    }
-  }
-
-  bool Decides(const Op& op) const {
-    if (op.code == OpCode::kIsFinite) return true;
-    if (ComparesTwo(op)) return program_.IsReal(op.operands[0]);
-    if (HasPivots(op)) return program_[op.operands[0]].type.shape[0] > 1;
-    if (op.code == OpCode::kCholesky || !ChoosesByReals(program_, op)) return false;
-    return op.code != OpCode::kConvert || converts_[Index(op.results[0])];
-  }
-
-  void Refuse(const Region& region) {
-    for (const Op& op : region.ops) {
-      budget_.Visit();
-      if (op.code == OpCode::kOwnVjp) continue;
-      if (Decides(op)) {
-        throw PassBudget::Ended{FieldError(
-            "path",
-            absl::StrCat("'", std::string(InfoOf(op.code).name), op.label.empty() ? "" : " of ",
-                         op.label, "' decides by reals in ", where_,
-                         "; a path holds what `step` and a stage cost decide, so write it there"))};
-      }
-      for (const Region& nested : op.regions) Refuse(nested);
-    }
-  }
-
-  const Program& program_;
-  const std::string where_;
-  PassBudget& budget_;
-  std::vector<bool> converts_;  // by value: a conversion that decides gives it
-};
+}
 
 }  // namespace
 
@@ -149,10 +98,10 @@ void AddExport(Program& program, const std::string& name, ValueId value, PassBud
   }
 }
 
-void RefuseDecisionsOutside(const Program& program, PassBudget& budget) {
-  Refusal(program, "`initial`", budget).OfRegion(program.initial);
+void RefuseTerminalDecisions(const Program& program, PassBudget& budget) {
   for (const Objective& objective : program.objectives) {
-    Refusal(program, "the terminal cost", budget).OfRegion(objective.terminal);
+    const std::vector<bool> converts = DecidingConversions(program, objective.terminal, budget);
+    Refuse(program, objective.terminal, converts, budget);
   }
 }
 

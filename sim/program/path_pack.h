@@ -23,7 +23,7 @@ std::vector<ValueId> UnpackPath(PathLines& lines, const PathLayout& layout, Valu
 // Adds an observable.
 void AddExport(Program& program, const std::string& name, ValueId value, PassBudget& budget);
 
-// Throws PassBudget::Ended, INVALID_ARGUMENT, where anything but `step` decides by reals.
-void RefuseDecisionsOutside(const Program& program, PassBudget& budget);
+// Throws PassBudget::Ended, INVALID_ARGUMENT, where a terminal cost decides by reals.
+void RefuseTerminalDecisions(const Program& program, PassBudget& budget);
 
 }  // namespace simgrad::sim

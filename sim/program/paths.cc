@@ -1,5 +1,6 @@
 #include "sim/program/paths.h"
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "sim/op/op_info.h"
 #include "sim/op/types.h"
 #include "sim/program/loop.h"
+#include "sim/program/path_decisions.h"
 #include "sim/program/print.h"
 
 namespace simgrad::sim {
@@ -34,10 +36,21 @@ class StructureText {
       Define(input.value);
     }
     Add(program_.step);
+    const Region& initial = program_.initial;
+    if (Decides(initial, DecidingConversions(program_, initial, budget_))) Add(initial);
     return std::move(text_);
   }
 
  private:
+  bool Decides(const Region& region, const std::vector<bool>& converts) const {
+    return std::any_of(region.ops.begin(), region.ops.end(), [&](const Op& op) {
+      budget_.Visit();
+      if (op.code == OpCode::kOwnVjp) return false;
+      return DecidesByReals(program_, op, converts) ||
+             std::any_of(op.regions.begin(), op.regions.end(),
+                         [&](const Region& nested) { return Decides(nested, converts); });
+    });
+  }
   void Define(ValueId id) {
     if (id == ValueId::kNone) return;
     numbers_.try_emplace(Index(id), numbers_.size());

@@ -126,7 +126,7 @@ NumericalProgram RecordMargins(NumericalProgram numerical, const std::vector<std
   CheckSites(numerical, sites);
   Program& program = numerical.program;
   MarginRecorder recorder(program, sites, budget);
-  const std::vector<ValueId> margins = recorder.Run();
+  const std::vector<ValueId> margins = recorder.Run(numerical.program.step);
   CheckEvaluated(recorder.columns(), sites);
   for (size_t k = 0; k < margins.size(); ++k) {
     AddExport(program, MarginExport(recorder.columns()[k].site), margins[k], budget);

@@ -3,6 +3,7 @@
 
 #include "sim/program/path_decisions.h"
 #include "sim/program/path_pack.h"
+#include "sim/program/path_start.h"
 #include "sim/program/paths.h"
 #include "sim/program/step_recorder.h"
 
@@ -14,35 +15,56 @@ class PathRecorder : public StepRecorder {
   PathRecorder(Program& program, PassBudget& budget)
       : StepRecorder(program, budget, "path"), decisions_(program, budget) {}
 
+  // Of `initial`, behind which those of the step come.
+  std::vector<ValueId> RunStart() {
+    where_ = "initial.";
+    std::vector<ValueId> values = Run(program_.initial);
+    where_ = "";
+    return values;
+  }
+
  private:
   void OfOperation(const Op& op, PathLines&, std::vector<Kept>& kept) override {
-    if (decisions_.Decides(op)) Keep(decisions_.ColumnOf(op), op.results[0], kept);
+    if (decisions_.Decides(op)) Keep(decisions_.ColumnOf(op, where_), op.results[0], kept);
   }
   void OfLoop(const Op& op, std::vector<Kept>& kept) override {
-    Keep(decisions_.ColumnOf(op), op.results.back(), kept);
+    Keep(decisions_.ColumnOf(op, where_), op.results.back(), kept);
   }
   // The count of a loop says what only stops it.
   Wanted WantedOf(const Op& op) const override { return PathDecisions::BehindExports(op); }
   ValueId Blank(PathLines& lines, Type type) override { return lines.Number(0, type); }
 
   PathDecisions decisions_;
+  std::string_view where_;
 };
 
 }  // namespace
 
+std::vector<ValueId> RecordPathStart(Program& program, PassBudget& budget) {
+  PathRecorder recorder(program, budget);
+  const std::vector<ValueId> values = recorder.RunStart();
+  if (values.empty()) return {};
+  return CarryPathStart(program, recorder.columns(), values, budget);
+}
+
 NumericalProgram RecordPath(NumericalProgram numerical, PassBudget& budget) {
-  RefuseDecisionsOutside(numerical.program, budget);
-  NamePivots(numerical.program, budget);
-  PathRecorder recorder(numerical.program, budget);
-  const std::vector<ValueId> values = recorder.Run();
+  Program& program = numerical.program;
+  RefuseTerminalDecisions(program, budget);
+  NamePivots(program, budget);
+  PathRecorder recorder(program, budget);
+  const std::vector<ValueId> first = recorder.RunStart();
+  const std::vector<PathColumn> of_start = recorder.columns();
+  std::vector<ValueId> values = recorder.Run(program.step);
+  if (!first.empty()) {
+    const std::vector<ValueId> carried = CarryPathStart(program, of_start, first, budget);
+    std::copy(carried.begin(), carried.end(), values.begin());
+  }
   PathLayout& layout = numerical.path.emplace();
   layout.use = PathUse::kRecorded;
   layout.columns = std::move(recorder.columns());
   PlaceColumns(layout);
-  PathLines lines(numerical.program, budget, numerical.program.step.ops);
-  if (layout.bytes > 0) {
-    AddExport(numerical.program, kPathTaken, PackPath(lines, layout, values), budget);
-  }
+  PathLines lines(program, budget, program.step.ops);
+  if (layout.bytes > 0) AddExport(program, kPathTaken, PackPath(lines, layout, values), budget);
   return numerical;
 }
 

@@ -29,8 +29,8 @@ Type OfElements(const Op& loop, Type type) {
 
 }  // namespace
 
-std::vector<ValueId> StepRecorder::Run() {
-  std::vector<Kept> kept = OfRegion(program_.step, std::nullopt);
+std::vector<ValueId> StepRecorder::Run(Region& region) {
+  std::vector<Kept> kept = OfRegion(region, std::nullopt);
   RefuseLarge();
   std::vector<ValueId> values(columns_.size(), ValueId::kNone);
   for (const Kept& one : kept) values[one.column] = one.value;

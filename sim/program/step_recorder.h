@@ -1,4 +1,4 @@
-// Brings what operations of a step give out of the loops and branches around them.
+// Brings what operations of `step` or `initial` give out of the loops and branches around them.
 //
 // A column is what one operation gave. Outside a loop it has an axis for the loop: of its elements,
 // if it runs per element, and of its iterations. That axis is longer than the cap by one for what
@@ -33,8 +33,8 @@ class StepRecorder {
   StepRecorder& operator=(const StepRecorder&) = delete;
   virtual ~StepRecorder() = default;
 
-  // The values of all columns, as the end of the step knows them.
-  std::vector<ValueId> Run();
+  // The values of all columns, as the end of the region knows them; kNone: a column of an earlier call.
+  std::vector<ValueId> Run(Region& region);
   std::vector<PathColumn>& columns() { return columns_; }
 
  protected:

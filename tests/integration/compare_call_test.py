@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from ended_world import ENDED, ended
 from live_server import LiveServer, eventually
 from one_by_one import OneByOne
 from same_bits import unequal
@@ -363,28 +364,12 @@ def test_more_variants_than_a_server_takes_are_calls_of_their_own(client, old):
         assert found.calls == calls and unequal(found, old.sensitivity(plain, **work, runs=runs)) == []
 
 
-@sg.world
-def started(x: sg.State[2], k: sg.Param = 1.0):
-    move = -0.125 * k + np.array([-(2.0**-12), 0.0])
-    return sg.where(sg.test("floor", x + move < 0), -0.5 * x, x + move)
-
-
-@started.initial
-def capped(x):
-    return {"x": sg.where(x > 8.0, 8.0, x)}
-
-
-@started.objective
-def rest(x):
-    return np.sum(x)
-
-
 def test_paths_that_are_refused_are_done_without_in_one_call_more(client, old):
-    """What `initial` decides is in no path."""
-    work = dict(steps=12, initial={"x": np.array([[1.0, 20.0], [2.0, 1.0]])}, params={"k": 1.0}, objective="rest", policies=POLICIES)
+    """What a terminal cost decides is in no path."""
+    work = dict(ENDED, policies=POLICIES)
     told = []
-    mine = client.compare(started, **work, progress=lambda *of: told.append(of))
-    assert unequal(mine, old.compare(started, **work)) == []
+    mine = client.compare(ended, **work, progress=lambda *of: told.append(of))
+    assert unequal(mine, old.compare(ended, **work)) == []
     assert mine.pairs["bf16_unsafe"].forks.unrecorded is None and mine.pairs["bf16_unsafe"].forks.count == 1
     assert mine.results["f64"].events["floor"].count.size
     done = [d for _, d, _ in told]

@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from ended_world import ENDED, ended
 from one_by_one import OneByOne
 from said import unbacked
 
@@ -446,35 +447,18 @@ def test_without_paths_the_earliest_fork_is_found_by_signatures(client, server, 
             work(old, split=True)
 
 
-@sg.world
-def started(x: sg.State[2], k: sg.Param = 1.0):
-    move = -0.125 * k + np.array([-(2.0**-12), 0.0])
-    return sg.where(sg.test("floor", x + move < 0), -0.5 * x, x + move)
-
-
-@started.initial
-def capped(x):
-    return {"x": sg.where(x > 8.0, 8.0, x)}
-
-
-@started.objective
-def rest(x):
-    return np.sum(x)
-
-
 def test_a_path_that_is_refused_is_done_without(client):
-    """What `initial` decides is in no path."""
-    work = dict(steps=12, initial={"x": np.array([[1.0, 20.0], [2.0, 1.0]])}, params={"k": 1.0}, objective="rest", policies=["f64", "bf16_unsafe"])
-    result = client.compare(started, **work)
+    """What a terminal cost decides is in no path."""
+    work = dict(ENDED, policies=["f64", "bf16_unsafe"])
+    result = client.compare(ended, **work)
     assert result.pairs["bf16_unsafe"].forks.unrecorded is None
-    # x = 1 - 8 (1/8 + 2^-12) is below 0 at t = 7 in f64; bf16 does not see the small part, and is at 0.
     assert result.pairs["bf16_unsafe"].why.startswith(
         "bf16_unsafe leaves the path of f64 in 1 of 2 instances, first in instance 0: the test `floor` (compare_test.py:"
     )
     assert result.pairs["bf16_unsafe"].forks.first.step == 7
     assert "does not hold at step 7 (closest margin 0 ulps), where that of f64 does." in result.why
-    with pytest.raises(sg.Unimplemented, match="decides by reals in `initial`"):
-        client.compare(started, **work, split=True)
+    with pytest.raises(sg.Unimplemented, match="decides by reals in the terminal cost"):
+        client.compare(ended, **work, split=True)
 
 
 def test_calls_are_those_of_the_variants_and_of_the_first_fork(client):

@@ -302,3 +302,41 @@ def test_a_test_that_gates_the_gradient_is_why_it_is_zero(client):
         assert pair.gradients[name].gated_by == ("", "gate") and pair.split[name].path.all()
         assert said.text.startswith(f"In bf16_unsafe the gradient of `{name}` is zero in 4 of 4 instances: the test `gate` (")
         assert "does not hold at step 0" in said.text and not unbacked(said)
+
+
+@sg.world
+def begun(x: sg.State, k: sg.Param = 1.0):
+    return 0.5 * x
+
+
+@begun.initial
+def chosen(x, k):
+    return {"x": sg.where(k * x > 1.0, 2.0 * k, 3.0 * k)}
+
+
+@begun.objective
+def rest_of(x):
+    return x
+
+
+def test_what_initial_decides_parts_at_step_0_and_is_the_paths_doing(client):
+    """Exact in both formats but for k x, which bf16 rounds to 1: the gradient by k is 2 / 8 in f64 and 3 / 8 in bf16."""
+    x = np.array([1 + 2.0**-10, 4.0, 0.5])
+    work = dict(steps=3, initial={"x": x}, params={"k": np.ones(3)}, objective="rest_of")
+    result = client.compare(begun, **work, policies=["f64", "bf16_unsafe"], split=True)
+    pair = result.pairs["bf16_unsafe"]
+    assert pair.forks.count == 1 and pair.forks.first.instance == 0 and pair.forks.first.step == 0
+    assert pair.forks.first.site == "initial.gt" and (pair.forks.step == [0, -1, -1]).all()
+    parts = pair.split["k"]
+    assert not parts.rounding.any() and not parts.interaction.any()
+    np.testing.assert_array_equal(parts.path, [0.125, 0.0, 0.0])
+    rounding, path, _ = forced_parts(client, begun, ("f64", "bf16_unsafe"), work, "k", "params")
+    np.testing.assert_array_equal(path, [0.125, 0.0, 0.0])
+    assert not rounding.any() and not any(unbacked(said) for said in pair.sentences)
+    recorded = client.rollout(begun, **work, policy="f64", path=True, record=["x"])
+    plain = client.rollout(begun, **work, policy="f64", record=["x"])
+    np.testing.assert_array_equal(recorded.trajectory["x"], plain.trajectory["x"])
+    assert list(recorded.state) == list(plain.state) == ["x"]
+    with pytest.raises(sg.InvalidArgument, match="`initial` follows the row of step 0, and there is no step"):
+        none = client.rollout(begun, **{**work, "steps": 0}, policy="f64", path=True).path
+        client.rollout(begun, **{**work, "steps": 0}, policy="f64", path=none)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/program/paths.h"
 #include "tests/sim/equality/forwarding_run.h"
 
 namespace simgrad::sim::equality {
@@ -19,6 +20,7 @@ class ProbedRun : public ForwardingRun {
     if (!status.ok()) return status;
     const NumericalProgram& program = *batch_.program;
     for (size_t i = 0; i < program.program.inputs.size(); ++i) {
+      if (program.program.inputs[i].name == kPathStart) continue;  // no input of the world's
       const bool wanted = program.adjoint_spec->wanted[i];
       const int32_t input = static_cast<int32_t>(i);
       seen_.instance_gradients.push_back(wanted ? inner().Gradient(input) : std::vector<double>{});

@@ -17,6 +17,7 @@
 #include "sim/program/builder.h"
 #include "sim/program/field_error.h"
 #include "sim/program/lower.h"
+#include "sim/program/path_start.h"
 #include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
 #include "tests/sim/equality/observed.h"
@@ -33,6 +34,16 @@ using equality::Observed;
 
 std::shared_ptr<Executor> Reference() { return MakeReferenceExecutor(); }
 
+// The row of step 0, by instance.
+Tensor FirstRow(const Tensor& path) {
+  Tensor row = Tensor::Zeros(DType::kU8, {path.shape[0], path.shape[2]});
+  for (int64_t i = 0; i < path.shape[0]; ++i) {
+    std::copy_n(path.bytes.begin() + i * path.shape[1] * path.shape[2], path.shape[2],
+                row.bytes.begin() + i * path.shape[2]);
+  }
+  return row;
+}
+
 // The work of another lowering of the same world: inputs, cotangents and what is recorded go along.
 Work Moved(const Work& from, NumericalProgram program, const Tensor* path) {
   Work work = from;
@@ -42,6 +53,10 @@ Work Moved(const Work& from, NumericalProgram program, const Tensor* path) {
     Binding& binding = work.batch.inputs.emplace_back();
     if (input.name == kPathGiven) {
       binding = {*path, true, true};
+      continue;
+    }
+    if (input.name == kPathGivenFirst) {
+      binding = {FirstRow(*path), true, false};
       continue;
     }
     for (size_t i = 0; i < before.program.inputs.size(); ++i) {
@@ -55,6 +70,15 @@ Work Moved(const Work& from, NumericalProgram program, const Tensor* path) {
   }
   if (program.adjoint)
     work.batch.cotangents.trajectory_export.resize(program.program.exports.size());
+  if (const auto place = StatesBeforePathStart(program.program)) {
+    Cotangents& sent = work.batch.cotangents;
+    for (auto* states : {&sent.final_state, &sent.trajectory_state}) {
+      if (states->size() > *place) {
+        states->insert(states->begin() + static_cast<int64_t>(*place),
+                       decltype(sent.final_state)::value_type());
+      }
+    }
+  }
   work.batch.program = std::make_shared<const NumericalProgram>(std::move(program));
   return work;
 }
@@ -183,7 +207,10 @@ Work MixedWork(const Program& world, const std::string& preset, PathUse use, con
   std::vector<double> x;
   for (int64_t i = 0; i < kInstances * 4; ++i) x.push_back(0.07 + 0.021 * static_cast<double>(i));
   tests::Bind(work, InputKind::kState, "x", {tests::Doubles(x, {kInstances, 4}), true, false});
-  if (path != nullptr) tests::Bind(work, InputKind::kData, kPathGiven, {*path, true, true});
+  if (path != nullptr) {
+    tests::Bind(work, InputKind::kData, kPathGiven, {*path, true, true});
+    tests::Bind(work, InputKind::kParam, kPathGivenFirst, {FirstRow(*path), true, false});
+  }
   for (size_t i = 0; i < work.batch.program->program.exports.size(); ++i) {
     work.options.record_exports.push_back(static_cast<int32_t>(i));
   }
@@ -315,6 +342,51 @@ Program Pivoting(TestLevel level) {
   b.Export("picked", picked);
   b.Export("wide", wide_rows);
   b.Export("inside", loop.carried[1]);
+  b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
+    return b.Reduce(kSum, states[0] * states[0]);
+  });
+  absl::StatusOr<Program> program = b.Finish();
+  EXPECT_TRUE(program.ok()) << program.status();
+  return *std::move(program);
+}
+
+// A world whose `initial` decides: by comparisons at the top and in a scan, by places, pivots and a
+// conversion, all of them kept in an integer state. With `halts`, instances that begin large halt.
+Program Begun(bool halts) {
+  constexpr auto kI32 = ElementType::kI32;
+  using enum OpCode;
+  Builder b("begun");
+  b.program().level = TestLevel::kAll;
+  const Var x = b.State("x", {4});
+  const Var chosen = b.State("chosen", {12}, "", kI32);
+  const Var k = b.Param("k", {}, 0.7);
+  b.SetInitial([&]() -> Vars {
+    const Var above = b.Apply(kGt, {x, b.Literal(0.3, {4})});
+    const Var moved = Select(above, k * x, x + b.Literal(0.25, {4}));
+    Attributes axis;
+    axis.axes = {0};
+    const Var best = b.Do(kArgmax, {moved}, axis);
+    const Var square = b.Reshape(moved, {2, 2});
+    const Var rows = b.Do(kLuPermutation, {square});
+    const Var factors = b.Reshape(b.Do(kLu, {square}), {4});
+    const Var whole = b.Convert(8.0 * b.Reduce(kSum, moved), kI32);
+    const Var even = b.Apply(kEq, {b.Apply(kMod, {whole, b.Integer(2)}), b.Integer(0)});
+    const Vars scanned =
+        b.Scan(4, {b.Literal(0.4)}, {moved}, false, [&](Var, const Vars& c, const Vars& s) -> Vars {
+          const Var over = b.Apply(kGe, {s[0], c[0]});
+          return {0.5 * (c[0] + s[0]), b.Convert(over, kI32)};
+        });
+    const Var factor = Select(even, b.Literal(0.9), b.Literal(1.1));
+    const Var next = factor * moved + 0.01 * factors + b.Broadcast(0.1 * scanned[0], {4}, {});
+    const Var told = b.Concat({b.Convert(above, kI32), rows, b.Reshape(best, {1}),
+                               b.Reshape(b.Convert(even, kI32), {1}), scanned[1]},
+                              0);
+    return {next, told};
+  });
+  b.SetNext({0.5 * x, chosen});
+  if (halts) {
+    b.Halt("large", b.Apply(kGt, {b.Reduce(kSum, x), b.Literal(2.0)}));
+  }
   b.AddObjective("end", nullptr, [&](const Vars& states, const Vars&) {
     return b.Reduce(kSum, states[0] * states[0]);
   });
@@ -549,6 +621,105 @@ TEST(Paths, AreRefusedWhereACostPivotsConvertsOrAsksForFiniteNumbers) {
               return b.Reshape(b.Do(OpCode::kLu, {b.Reshape(x, {1, 4})}), {4});
             }),
             "");
+}
+
+class PathsOfInitial : public PathsOfMixed {};
+INSTANTIATE_TEST_SUITE_P(Executors, PathsOfInitial, testing::Bool(),
+                         [](const auto& made) { return made.param ? "Cpu" : "Reference"; });
+
+TEST_P(PathsOfInitial, OfItsOwnGiveItsBits) {
+  for (const bool halts : {false, true}) {
+    for (const std::string preset : {"f64", "bf16_unsafe"}) {
+      ExpectItsBits(Chosen(), Begun(halts), preset);
+    }
+  }
+}
+
+// The world decides nowhere else, so that disagreements are what differs in the rows of step 0.
+TEST_P(PathsOfInitial, OfAnotherFormatAreFollowedInEveryDecision) {
+  for (const bool halts : {false, true}) {
+    const Program world = Begun(halts);
+    Tensor exact, rough;
+    const Observed of_exact = Taken(Chosen(), world, "f64", exact);
+    const Observed of_rough = Taken(Chosen(), world, "bf16_unsafe", rough);
+    ASSERT_NE(of_exact.result.final_states[1].bytes, of_rough.result.final_states[1].bytes)
+        << "the formats were to decide otherwise";
+    const Work work = MixedWork(world, "bf16_unsafe", PathUse::kForced, &exact);
+    const auto forced = Observe(Chosen(), work);
+    ASSERT_TRUE(forced.ok()) << forced.status();
+    ASSERT_EQ(forced->result.final_states.size(), 2u);
+    EXPECT_EQ(forced->result.final_states[1].bytes, of_exact.result.final_states[1].bytes);
+    EXPECT_NE(forced->result.final_states[0].bytes, of_exact.result.final_states[0].bytes);
+    EXPECT_GT(Disagreements(work, *forced), 0u);
+  }
+}
+
+TEST_P(PathsOfInitial, StandInTheRowOfTheFirstStepAlone) {
+  Tensor path;
+  Taken(Chosen(), Begun(false), "f64", path);
+  const int64_t bytes = path.shape[2];
+  ASSERT_GT(bytes, 0);
+  for (int64_t row = 0; row < path.shape[0] * path.shape[1]; ++row) {
+    const auto first = path.bytes.begin() + row * bytes;
+    const bool any = std::any_of(first, first + bytes, [](uint8_t byte) { return byte != 0; });
+    EXPECT_EQ(any, row % path.shape[1] == 0) << row;
+  }
+}
+
+// Of one comparison: the path says which side holds, also against the numbers, and each step 0 that
+// disagrees is counted once.
+TEST_P(PathsOfInitial, AreCountedWhereTheyDisagree) {
+  Builder b("compares");
+  b.program().level = TestLevel::kAll;
+  const Var x = b.State("x", {});
+  b.SetInitial([&]() -> Vars {
+    const Var above = b.Apply(OpCode::kGt, {x, b.Literal(1.0)});
+    return {Select(above, x + b.Literal(10.0), x - b.Literal(10.0))};
+  });
+  b.SetNext({x + b.Literal(0.5)});
+  const auto world = b.Finish();
+  ASSERT_TRUE(world.ok()) << world.status();
+  auto program = Lower(*world, tests::PolicyOf({.preset = "f64"}), "", std::nullopt, nullptr,
+                       {.path = PathUse::kForced});
+  ASSERT_TRUE(program.ok()) << program.status();
+  ASSERT_EQ(program->path->bytes, 1);
+  ASSERT_EQ(program->path->columns[0].site, "initial.gt");
+  Work work = tests::WorkOf(*std::move(program), 4, 3);
+  tests::Bind(work, InputKind::kState, "x", {tests::Doubles({0, 2, 0, 2}, {4}), true, false});
+  Tensor path = Tensor::Zeros(DType::kU8, {4, 3, 1});
+  path.bytes = {0, 0, 0, 1, 0, 0,
+                1, 0, 0, 0, 0, 0};  // as the numbers say, twice; against them, twice
+  tests::Bind(work, InputKind::kData, kPathGiven, {path, true, true});
+  tests::Bind(work, InputKind::kParam, kPathGivenFirst, {FirstRow(path), true, false});
+  const auto forced = Observe(Chosen(), work);
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  const std::vector<double> expected = {0 - 10 + 1.5, 2 + 10 + 1.5, 0 + 10 + 1.5, 2 - 10 + 1.5};
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(forced->result.final_states[0].Get(i), expected[static_cast<size_t>(i)]) << i;
+  }
+  EXPECT_EQ(Disagreements(work, *forced), 2u);
+}
+
+// Worlds that begin otherwise have other paths, also where they decide as often.
+TEST(Paths, FitByTheOperationsOfAnInitialThatDecides) {
+  const auto structure = [](OpCode code, bool decides) {
+    Builder b("fits");
+    const Var x = b.State("x", {});
+    b.SetInitial([&]() -> Vars {
+      const Var moved = b.Apply(code, {x, b.Literal(2.0)});
+      if (!decides) return {moved};
+      return {Select(b.Apply(OpCode::kGt, {moved, b.Literal(1.0)}), moved, x)};
+    });
+    b.SetNext({Select(b.Event("low", x, Comparison::kLt, b.Literal(0.5)), x, 0.5 * x)});
+    const auto world = b.Finish();
+    EXPECT_TRUE(world.ok()) << world.status();
+    const auto program = Lower(*world, tests::PolicyOf({.preset = "f64"}), "", std::nullopt,
+                               nullptr, {.path = PathUse::kRecorded});
+    EXPECT_TRUE(program.ok()) << program.status();
+    return program->path->structure;
+  };
+  EXPECT_NE(structure(OpCode::kAdd, true), structure(OpCode::kMul, true));
+  EXPECT_EQ(structure(OpCode::kAdd, false), structure(OpCode::kMul, false));
 }
 
 TEST(Paths, OfRandomProgramsAreTakenAndFollowedToTheBit) {
