@@ -326,6 +326,7 @@ def test_what_initial_decides_parts_at_step_0_and_is_the_paths_doing(client):
     result = client.compare(begun, **work, policies=["f64", "bf16_unsafe"], split=True)
     pair = result.pairs["bf16_unsafe"]
     assert pair.forks.count == 1 and pair.forks.first.instance == 0 and pair.forks.first.step == 0
+    assert pair.forks.first.line.startswith("split_test.py:")
     assert pair.forks.first.site == "initial.gt" and (pair.forks.step == [0, -1, -1]).all()
     parts = pair.split["k"]
     assert not parts.rounding.any() and not parts.interaction.any()

@@ -60,7 +60,20 @@ def site_lines(program: program_pb2.Program) -> dict[str, str]:
             lines[f"{name}#{before}" if before else name] = op.label
         elif op.code == "convert" and _may_choose(program, op):
             unsure.add(op.site)
-    return {**unreported, **lines}
+    return {**unreported, **lines, **_initial_lines(program)}
+
+
+def _initial_lines(program: program_pb2.Program) -> dict[str, str]:
+    """The line of each comparison of reals in `initial`, which has no site, by its name in a path."""
+    lines: dict[str, str] = {}
+    seen: dict[str, int] = {}
+    for op in _ops_of(program.initial, with_vjps=False):
+        if op.code in COMPARISONS and _is_of_reals(program, op):
+            name = f"initial.{op.site or op.code}"
+            before = seen.get(name, 0)
+            seen[name] = before + 1
+            lines[f"{name}#{before}" if before else name] = op.label
+    return lines
 
 
 def unsigned_lines(program: program_pb2.Program) -> tuple[list[str], list[str]]:
