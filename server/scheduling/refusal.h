@@ -20,6 +20,9 @@ enum class RefusalReason : uint8_t {
   kLength,    // it is longer than a request may be
 };
 
+// When a caller whom a server that drains has sent away may find another.
+inline constexpr absl::Duration kElsewhereAfter = absl::Seconds(1);
+
 struct Refusal {
   RefusalReason reason = RefusalReason::kFull;
   std::string message;

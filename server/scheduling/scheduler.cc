@@ -25,6 +25,7 @@ int64_t MostWaiting(int64_t capacity) { return capacity + std::max<int64_t>(1, c
 
 // The words that say how a request becomes small enough.
 const char* AdviceOn(MemoryUse use) {
+  if (use == MemoryUse::kCompile) return " to prepare a program; send a smaller one";
   return use == MemoryUse::kUpload ? "; send fewer or smaller arrays at once"
                                    : "; send fewer instances or steps, or record fewer fields";
 }
@@ -84,7 +85,7 @@ std::variant<Scheduler::Arrival, Refusal> Scheduler::Arrive(const std::shared_pt
       std::lock_guard lock(mutex_);
       if (draining_) {
         return Refusal{RefusalReason::kDraining, "the server drains and takes no new work",
-                       absl::Seconds(1)};
+                       kElsewhereAfter};
       }
       if (waiting_ < most_waiting_) {
         if (!caller->Enter()) break;
@@ -153,7 +154,15 @@ bool Scheduler::MakeRoomFor(const Caller& caller) {
 
 std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
     int64_t bytes, MemoryUse use, const std::shared_ptr<Caller>& caller) {
-  const int64_t share = caller->limits().memory_bytes;
+  if (bytes <= memory_->limit() && bytes <= caller->limits().memory_bytes) {
+    if (auto reservation = memory_->Reserve(bytes, use, caller)) return *std::move(reservation);
+  }
+  return WhyNot(0, bytes, use, *caller);
+}
+
+Refusal Scheduler::WhyNot(int64_t held, int64_t more, MemoryUse use, const Caller& caller) const {
+  const int64_t share = caller.limits().memory_bytes;
+  const int64_t bytes = held + more;
   if (bytes > memory_->limit()) {
     return Refusal{RefusalReason::kTooLarge,
                    absl::StrCat("the request needs about ", bytes, " bytes, the server has ",
@@ -163,16 +172,15 @@ std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
   if (bytes > share) {
     return Refusal{RefusalReason::kShare,
                    absl::StrCat("the request needs about ", bytes, " bytes, caller '",
-                                caller->name(), "' may have ", share, AdviceOn(use)),
+                                caller.name(), "' may have ", share, AdviceOn(use)),
                    {}};
   }
-  if (auto reservation = memory_->Reserve(bytes, use, caller)) return *std::move(reservation);
   const absl::Duration retry = std::max(small_.RetryAfter(), large_.RetryAfter());
-  if (bytes > share - caller->memory_bytes()) {
+  if (more > share - caller.memory_bytes()) {
     return Refusal{
         RefusalReason::kShare,
-        absl::StrCat("the request needs about ", bytes, " bytes, caller '", caller->name(),
-                     "' has ", caller->memory_bytes(), " of its ", share, " in use"),
+        absl::StrCat("the request needs about ", bytes, " bytes, caller '", caller.name(), "' has ",
+                     caller.memory_bytes(), " of its ", share, " in use"),
         retry};
   }
   return Refusal{

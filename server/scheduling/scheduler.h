@@ -86,6 +86,8 @@ class Scheduler {
   std::optional<Refusal> FullFor(const Caller& caller) const;
   // How many may wait, if none waits; else 0.
   int64_t Room() const;
+  // The refusal of a request that holds `held` bytes and did not get `more`.
+  Refusal WhyNot(int64_t held, int64_t more, MemoryUse use, const Caller& caller) const;
   // Memory of a request; the refusal says whether to try again.
   std::variant<MemoryBudget::Reservation, Refusal> Reserve(int64_t bytes, MemoryUse use,
                                                            const std::shared_ptr<Caller>& caller);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "server/conversion/compile_control.h"
 #include "server/scheduling/scheduler.h"
@@ -25,19 +26,29 @@ class CompileMemory {
     return control;
   }
 
+  // The refusal, once there was no more memory.
+  const std::optional<scheduling::Refusal>& lacking() const { return lacking_; }
+
  private:
   bool GrowTo(int64_t total_bytes) {
+    constexpr auto kUse = scheduling::MemoryUse::kCompile;
     const int64_t more = total_bytes - reservation_.bytes();
     if (more <= 0) return true;
-    if (reservation_.bytes() > 0) return reservation_.Grow(more);
-    auto first = scheduler_.memory().Reserve(more, scheduling::MemoryUse::kCompile, caller_);
-    if (first) reservation_ = *std::move(first);
-    return first.has_value();
+    if (reservation_.bytes() == 0) {
+      auto first = scheduler_.memory().Reserve(more, kUse, caller_);
+      if (first) reservation_ = *std::move(first);
+    } else {
+      reservation_.Grow(more);
+    }
+    if (reservation_.bytes() == total_bytes) return true;
+    lacking_ = scheduler_.WhyNot(reservation_.bytes(), more, kUse, *caller_);
+    return false;
   }
 
   scheduling::Scheduler& scheduler_;
   const std::shared_ptr<scheduling::Caller> caller_;
   scheduling::MemoryBudget::Reservation reservation_;
+  std::optional<scheduling::Refusal> lacking_;
 };
 
 }  // namespace simgrad::server::service

@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kMessageBytes = 1000;
 constexpr size_t kFieldBytes = 300;
 
+constexpr char kDraining[] = "DRAINING";
+
 // A message that quotes a caller may be as long as a request. Its beginning says what is wrong and
 // its end what would be right, so the middle goes, between whole characters of UTF-8.
 std::string Shortened(absl::string_view text, size_t bytes) {
@@ -48,6 +50,14 @@ void AddInfo(const std::string& reason, const std::string& request_id, v1::Error
   AddDetail(info, "ErrorInfo", status);
 }
 
+void AddRetry(absl::Duration after, v1::ErrorStatus& message) {
+  v1::RetryInfo retry;
+  const int64_t nanos = absl::ToInt64Nanoseconds(after);
+  retry.mutable_retry_delay()->set_seconds(nanos / 1'000'000'000);
+  retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  AddDetail(retry, "RetryInfo", message);
+}
+
 grpc::Status Finished(v1::ErrorStatus status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), status.message(),
                       status.SerializeAsString());
@@ -64,7 +74,7 @@ std::string DefaultReason(const absl::Status& status) {
     case absl::StatusCode::kCancelled:
       return "CANCELLED";
     case absl::StatusCode::kUnavailable:
-      return sim::cuda::IsDeviceLost(status) ? "DEVICE_LOST" : "DRAINING";
+      return sim::cuda::IsDeviceLost(status) ? "DEVICE_LOST" : kDraining;
     case absl::StatusCode::kUnimplemented:
       return "NOT_SUPPORTED";
     case absl::StatusCode::kUnauthenticated:
@@ -117,7 +127,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request
     AddDetail(bad, "BadRequest", message);
   }
   const std::string reason = validation::ReasonOf(status);
-  AddInfo(reason.empty() ? DefaultReason(status) : reason, request_id, message);
+  const std::string told = reason.empty() ? DefaultReason(status) : reason;
+  AddInfo(told, request_id, message);
+  if (told == kDraining) AddRetry(scheduling::kElsewhereAfter, message);
   return Finished(message);
 }
 
@@ -151,17 +163,11 @@ grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string&
       break;
     case scheduling::RefusalReason::kDraining:
       message.set_code(grpc::StatusCode::UNAVAILABLE);
-      reason = "DRAINING";
+      reason = kDraining;
       break;
   }
   AddInfo(reason, request_id, message);
-  if (refusal.retry_after > absl::ZeroDuration()) {
-    v1::RetryInfo retry;
-    const int64_t nanos = absl::ToInt64Nanoseconds(refusal.retry_after);
-    retry.mutable_retry_delay()->set_seconds(nanos / 1'000'000'000);
-    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-    AddDetail(retry, "RetryInfo", message);
-  }
+  if (refusal.retry_after > absl::ZeroDuration()) AddRetry(refusal.retry_after, message);
   return Finished(message);
 }
 

@@ -133,7 +133,14 @@ class WorkerCall {
   // The memory of the request, to be kept beyond the call.
   scheduling::MemoryBudget::Reservation TakeMemory() { return std::move(upload_); }
   // More memory for the request; false: there is none now.
-  bool Grow(int64_t more_bytes) { return upload_.Grow(more_bytes); }
+  bool Grow(int64_t more_bytes) {
+    if (upload_.Grow(more_bytes)) return true;
+    lacking_ =
+        scheduler_->WhyNot(upload_.bytes(), more_bytes, scheduling::MemoryUse::kUpload, *caller_);
+    return false;
+  }
+  // The refusal, once there was no more memory.
+  const std::optional<scheduling::Refusal>& lacking() const { return lacking_; }
   bool Refuse(const scheduling::Refusal& refusal) {
     GiveBack();
     call_.Refuse(refusal);
@@ -157,6 +164,7 @@ class WorkerCall {
   std::shared_ptr<scheduling::Caller> caller_;
   scheduling::Scheduler::Arrival arrival_;
   scheduling::MemoryBudget::Reservation upload_;
+  std::optional<scheduling::Refusal> lacking_;
 };
 
 // Has a worker make the answer of a call that has arrived.
@@ -173,6 +181,11 @@ void Enqueue(const std::shared_ptr<WorkerCall<Response>>& call,
     CompileMemory memory(*call->scheduler(), call->caller());
     Made made = make(memory.Control(call->cancellation()));
     const absl::Status ends = call->cancellation()->Check();
+    const auto& lacking = memory.lacking() ? memory.lacking() : call->lacking();
+    if (lacking && absl::IsResourceExhausted(made.status())) {
+      call->Refuse(*lacking);
+      return;
+    }
     call->End(absl::IsCancelled(made.status()) && !ends.ok() ? Made(ends) : std::move(made));
   };
   job.make_room = [call](const scheduling::Refusal& refusal) { call->Refuse(refusal); };

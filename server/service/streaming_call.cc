@@ -81,17 +81,25 @@ bool StreamingCall::Arrive(std::shared_ptr<scheduling::Caller> caller, int64_t r
 }
 
 absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
-  CompileMemory memory(*context_.scheduler, caller_);
+  scheduling::Scheduler& scheduler = *context_.scheduler;
+  CompileMemory memory(scheduler, caller_);
   // The work is a part of this call, so it asks for more while this lives.
   const auto reserve = [this](int64_t more_bytes) { return memory_.Grow(more_bytes); };
-  const auto take_content = [this](int64_t bytes) { return upload_.Grow(kRequestCopies * bytes); };
-  const auto take_numbers = [this](int64_t bytes) {
-    if (!upload_.Grow(bytes)) return false;
+  const auto take = [&](int64_t bytes) {
+    if (upload_.Grow(bytes)) return true;
+    lacking_ = scheduler.WhyNot(upload_.bytes(), bytes, scheduling::MemoryUse::kUpload, *caller_);
+    return false;
+  };
+  const auto take_content = [&](int64_t bytes) { return take(kRequestCopies * bytes); };
+  const auto take_numbers = [&](int64_t bytes) {
+    if (!take(bytes)) return false;
     numbers_bytes_ += bytes;
     return true;
   };
-  return prepare(record_.world,
-                 {memory.Control(cancellation_), reserve, take_content, take_numbers});
+  auto prepared =
+      prepare(record_.world, {memory.Control(cancellation_), reserve, take_content, take_numbers});
+  if (memory.lacking()) lacking_ = memory.lacking();
+  return prepared;
 }
 
 void StreamingCall::Begin(Prepare prepare, Preparation cost) {
@@ -173,7 +181,8 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   }
   if (!prepared.ok()) {
     EndWaiting();
-    return End(prepared.status());
+    const bool lacks = lacking_ && absl::IsResourceExhausted(prepared.status());
+    return lacks ? Refuse(*lacking_) : End(prepared.status());
   }
   // The memory of the work has the numbers in it.
   upload_.Resize(upload_.bytes() - std::exchange(numbers_bytes_, 0));

@@ -165,6 +165,7 @@ class StreamingCall final : public sim::Observer,
   double taken_steps_ = 0;  // instance-steps, of the caller's account
   scheduling::Scheduler::Arrival arrival_;
   scheduling::MemoryBudget::Reservation upload_;
+  std::optional<scheduling::Refusal> lacking_;  // memory, while the work was prepared
   int64_t numbers_bytes_ = 0;  // of upload_: what the work's numbers take until it is admitted
   scheduling::MemoryBudget::Reservation memory_;
   scheduling::WorkQueue::Turn* turn_ = nullptr;   // while it runs on a worker

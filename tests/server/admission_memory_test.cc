@@ -204,6 +204,36 @@ TEST_P(AdmissionMemory, IsTakenOnce) {
       << refused.error_message();
 }
 
+// A program that is prepared takes 4 MiB at least: of its caller's share, and of the server's memory.
+TEST_P(AdmissionMemory, OfAPreparationIsRefusedAsThatOfAnyRequest) {
+  const auto server = Start(3 << 20);
+  const auto rejected = [&](const std::string& reason) {
+    const auto series = server->Series();
+    const auto found =
+        series.find("simgrad_caller_rejected_total{caller=\"ada\",reason=\"" + reason + "\"}");
+    return found == series.end() ? 0.0 : found->second;
+  };
+  const grpc::Status never = Ask(*server, Request(Sent::kNot), "ada");
+  EXPECT_EQ(never.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(never).info.reason(), "CALLER_LIMIT");
+  EXPECT_FALSE(DetailsOf(never).has_retry);
+  EXPECT_NE(never.error_message().find("caller 'ada' may have 3145728 to prepare a program"),
+            std::string::npos)
+      << never.error_message();
+  EXPECT_EQ(rejected("share"), 1);
+
+  auto& scheduler = const_cast<scheduling::Scheduler&>(server->server().queue());
+  const int64_t all = scheduler.memory_limit_bytes() - (int64_t{2} << 20);
+  auto others = scheduler.memory().Reserve(all, MemoryUse::kWork);
+  ASSERT_TRUE(others.has_value());
+  const grpc::Status later = Ask(*server, Request(Sent::kNot), "any");
+  EXPECT_EQ(later.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(later).info.reason(), "OUT_OF_MEMORY");
+  EXPECT_TRUE(DetailsOf(later).has_retry);
+  others.reset();
+  EXPECT_TRUE(Ask(*server, Request(Sent::kNot), "any").ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Numbers, AdmissionMemory, testing::ValuesIn(Cases()),
                          [](const auto& one) { return one.param.name; });
 
