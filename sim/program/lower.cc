@@ -191,7 +191,7 @@ void LeaveOutPathStart(const Program& program, AdjointSpec& spec) {
   const std::optional<size_t> before = StatesBeforePathStart(program);
   if (!before) return;
   const auto leave_out = [&](std::vector<bool>& states) {
-    if (states.size() > *before)
+    if (states.size() >= *before)
       states.insert(states.begin() + static_cast<int64_t>(*before), false);
   };
   leave_out(spec.final_state);

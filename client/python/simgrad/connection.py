@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 import grpc.experimental
 
@@ -36,8 +38,16 @@ def connect(
         ("grpc.max_receive_message_length", max_message_bytes),
         *CONNECTION_OPTIONS,
     ]
+    if _is_loopback(target):  # no proxy of `http_proxy` leads back to this machine
+        options.append(("grpc.enable_http_proxy", 0))
     if host and credentials:
         options.append(("grpc.ssl_target_name_override", host))
     if credentials:
         return grpc.secure_channel(target, credentials, options)
     return grpc.insecure_channel(target, options)
+
+
+def _is_loopback(target: str) -> bool:
+    """Whether it names this machine; `target`: as gRPC writes it, with a scheme or without."""
+    address = re.sub(r"^(dns:(//[^/]*/)?|ipv[46]:)", "", target)
+    return re.match(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?$", address, re.IGNORECASE) is not None

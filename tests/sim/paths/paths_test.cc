@@ -73,7 +73,7 @@ Work Moved(const Work& from, NumericalProgram program, const Tensor* path) {
   if (const auto place = StatesBeforePathStart(program.program)) {
     Cotangents& sent = work.batch.cotangents;
     for (auto* states : {&sent.final_state, &sent.trajectory_state}) {
-      if (states->size() > *place) {
+      if (!states->empty()) {
         states->insert(states->begin() + static_cast<int64_t>(*place),
                        decltype(sent.final_state)::value_type());
       }
@@ -359,6 +359,7 @@ Program Begun(bool halts) {
   b.program().level = TestLevel::kAll;
   const Var x = b.State("x", {4});
   const Var chosen = b.State("chosen", {12}, "", kI32);
+  b.program().inputs.back().default_value = 0.0;
   const Var k = b.Param("k", {}, 0.7);
   b.SetInitial([&]() -> Vars {
     const Var above = b.Apply(kGt, {x, b.Literal(0.3, {4})});
@@ -704,6 +705,7 @@ TEST_P(PathsOfInitial, AreCountedWhereTheyDisagree) {
 TEST(Paths, FitByTheOperationsOfAnInitialThatDecides) {
   const auto structure = [](OpCode code, bool decides) {
     Builder b("fits");
+    b.program().level = TestLevel::kAll;
     const Var x = b.State("x", {});
     b.SetInitial([&]() -> Vars {
       const Var moved = b.Apply(code, {x, b.Literal(2.0)});
