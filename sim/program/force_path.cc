@@ -39,7 +39,7 @@ class Forcer {
       tells_ = false;
       Force(program_.initial, InputKind::kParam, kPathGivenFirst);
       tells_ = true;
-      own = RecordPathStart(program_, budget_);
+      own = RecordForcedStart(program_, decided_, budget_);
     }
     Force(program_.step, InputKind::kData, kPathGiven);
     std::vector<Op>& ops = program_.step.ops;
@@ -118,7 +118,10 @@ class Forcer {
     same.attributes.shape = lines.TypeOf(used).shape;
     budget_.WroteOp(same);
     out.push_back(std::move(same));
-    if (!tells_) return;
+    if (!tells_) {
+      decided_.insert(Index(own));
+      return;
+    }
     const ValueId differs = Differ(lines, out, column, own, used, ValueId::kNone);
     const bool compares = IsTest(test) || ComparesTwo(test);
     const size_t first = test.code == OpCode::kChoice ? 1 : 0;
@@ -336,8 +339,9 @@ class Forcer {
   const PathLayout& layout_;
   PathDecisions decisions_;
   size_t next_ = 0;
-  bool tells_ = true;           // of disagreements where they are; `initial` has no sites
-  std::vector<ValueId> given_;  // by column: what the region being written sees of it
+  bool tells_ = true;                   // of disagreements where they are; `initial` has no sites
+  std::unordered_set<size_t> decided_;  // what decisions gave where it does not
+  std::vector<ValueId> given_;          // by column: what the region being written sees of it
 };
 
 }  // namespace

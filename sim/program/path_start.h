@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "sim/program/numerical_program.h"
@@ -20,8 +21,10 @@ namespace simgrad::sim {
 std::vector<ValueId> CarryPathStart(Program& program, const std::vector<PathColumn>& columns,
                                     const std::vector<ValueId>& values, PassBudget& budget);
 
-// CarryPathStart of what `initial` decides; none: nothing.
-std::vector<ValueId> RecordPathStart(Program& program, PassBudget& budget);
+// CarryPathStart of what an `initial` that follows a path would have decided: the first results
+// `decided` of its operations.
+std::vector<ValueId> RecordForcedStart(Program& program, const std::unordered_set<size_t>& decided,
+                                       PassBudget& budget);
 
 // The number of states before kPathStart; none: the program has no such state.
 std::optional<size_t> StatesBeforePathStart(const Program& program);

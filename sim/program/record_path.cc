@@ -1,4 +1,7 @@
 // Recording: what decisions gave leaves the loops around them, and the step.
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "sim/program/path_decisions.h"
@@ -12,8 +15,10 @@ namespace {
 
 class PathRecorder : public StepRecorder {
  public:
-  PathRecorder(Program& program, PassBudget& budget)
-      : StepRecorder(program, budget, "path"), decisions_(program, budget) {}
+  // `forced`: results of the operations that decide, in a region that follows a path; null: of all that do.
+  PathRecorder(Program& program, PassBudget& budget,
+               const std::unordered_set<size_t>* forced = nullptr)
+      : StepRecorder(program, budget, "path"), decisions_(program, budget), forced_(forced) {}
 
   // Of `initial`, behind which those of the step come.
   std::vector<ValueId> RunStart() {
@@ -25,7 +30,10 @@ class PathRecorder : public StepRecorder {
 
  private:
   void OfOperation(const Op& op, PathLines&, std::vector<Kept>& kept) override {
-    if (decisions_.Decides(op)) Keep(decisions_.ColumnOf(op, where_), op.results[0], kept);
+    const bool decides = forced_ == nullptr
+                             ? decisions_.Decides(op)
+                             : !op.results.empty() && forced_->count(Index(op.results[0])) != 0;
+    if (decides) Keep(decisions_.ColumnOf(op, where_), op.results[0], kept);
   }
   void OfLoop(const Op& op, std::vector<Kept>& kept) override {
     Keep(decisions_.ColumnOf(op, where_), op.results.back(), kept);
@@ -35,13 +43,15 @@ class PathRecorder : public StepRecorder {
   ValueId Blank(PathLines& lines, Type type) override { return lines.Number(0, type); }
 
   PathDecisions decisions_;
+  const std::unordered_set<size_t>* const forced_;
   std::string_view where_;
 };
 
 }  // namespace
 
-std::vector<ValueId> RecordPathStart(Program& program, PassBudget& budget) {
-  PathRecorder recorder(program, budget);
+std::vector<ValueId> RecordForcedStart(Program& program, const std::unordered_set<size_t>& decided,
+                                       PassBudget& budget) {
+  PathRecorder recorder(program, budget, &decided);
   const std::vector<ValueId> values = recorder.RunStart();
   if (values.empty()) return {};
   return CarryPathStart(program, recorder.columns(), values, budget);

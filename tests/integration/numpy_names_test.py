@@ -253,7 +253,8 @@ CASES = {
     "taken by bools": lambda x, y, a, k, i: np.take(x, [True, False, True, True], 1) + y.take(True),
     "looked up": lambda x, y, a, k, i: np.searchsorted(np.sort(y), x)
     + np.searchsorted(np.array([0.5, 1.0]), y, side="right")
-    + np.interp(x, np.array([-1.5, 0.0, 1.0, 1.6]), y),
+    + np.interp(x, np.array([-1.5, 0.0, 1.0, 1.6]), y)
+    + np.interp(x, [0.5], y[:1]),
     "looked up, NaN": lambda x, y, a, k, i: np.searchsorted(np.sort(y), np.log(x))
     + np.searchsorted(np.sort(np.log(x[0])), np.array([0.1, -5.0, np.inf, 0.0]))
     + np.searchsorted(np.sort(np.log(x[0])), np.log(x), "right")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from simgrad.numpy_operands import (
 )
 from simgrad.numpy_order import sort, take
 from simgrad.numpy_reductions import kept, mean, reduced
-from simgrad.numpy_shapes import concatenate, moveaxis, transpose
+from simgrad.numpy_shapes import broadcast_to, concatenate, moveaxis, transpose
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_REAL
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> "Expression":
 def pad(array: Any, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> "Expression":
     b = builder_of(array)
     x = b.value(array)
+    if isinstance(pad_width, Mapping):
+        raise TypeError(f"{b.here()}np.pad by {pad_width}: a number, or one before and one after for each axis")
     widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2))
     if np.any(widths < 0):
         raise ValueError(f"{b.here()}np.pad by {pad_width}: widths of at least 0")
@@ -273,6 +275,8 @@ def median(a: Any, axis: Axis = None, *, keepdims: bool = False) -> "Expression"
     """The middle of the sorted array, or the mean of the two there; NaN comes last."""
     ordered = _sorted(a, axis)
     n = ordered.shape[-1]
+    if n == 0:
+        raise ValueError(f"{builder_of(a).here()}np.median of an array of shape {np.shape(a)}: nothing is in its middle")
     middle = ordered[..., n // 2]
     middle = middle * 1.0 if n % 2 else (ordered[..., n // 2 - 1] + middle) * 0.5
     return kept(a, axes_of(a, axis), middle, keepdims)
@@ -335,8 +339,11 @@ def interp(x: Any, xp: Any, fp: Any) -> "Expression":
     """Straight lines between the points; outside, the first and the last. At a point its height, to the bit."""
     b = builder_of(x, xp, fp)
     steps, heights = real(b, xp), real(b, fp)
-    if steps.ndim != 1 or steps.shape != heights.shape or steps.size < 2:
-        raise ValueError(f"{b.here()}np.interp of shapes {steps.shape} and {heights.shape}")
+    if steps.ndim != 1 or steps.shape != heights.shape or steps.size == 0:
+        shapes = f"{steps.shape} and {heights.shape}"
+        raise ValueError(f"{b.here()}np.interp between points of shapes {shapes}: one axis of one length, at least 1")
+    if steps.size == 1:
+        return broadcast_to(heights[0], np.shape(x))
     inside = b.min(b.max(x, steps[0]), steps[-1])
     last = np.int32(steps.size - 1)
     left = b.min(b.max(searchsorted(steps, inside, "right") - np.int32(1), np.int32(0)), last)
@@ -371,7 +378,9 @@ def gradient(f: Any, *varargs: Any, axis: Axis = None) -> Any:
     x = real(b, f)
     axes = list(range(x.ndim)) if axis is None else axes_in_order(x, axis)
     spacings = list(varargs) * (len(axes) if len(varargs) == 1 else 1) or [1.0] * len(axes)
-    if len(spacings) != len(axes) or any(np.ndim(h) for h in spacings):
+    if any(np.ndim(h) for h in spacings):
+        raise TypeError(f"{b.here()}np.gradient by arrays of coordinates: a number for each spacing")
+    if len(spacings) != len(axes):
         raise TypeError(f"{b.here()}np.gradient of {len(axes)} axes: one spacing, or one for each")
     made = []
     for along, h in zip(axes, spacings):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from simgrad.numpy_operands import Axis, axes_in_order, axes_of, axis_of, builder_of, whole
+from simgrad.numpy_operands import Axis, axes_in_order, axes_of, axis_of, builder_of, is_computed, whole
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def hstack(tup: Sequence[Any]) -> "Expression":
 
 def roll(a: "Expression", shift: int | Sequence[int], axis: Axis = None) -> "Expression":
     """Two slices along each axis, joined."""
+    if is_computed(shift):
+        raise TypeError(f"{builder_of(a, shift).here()}np.roll by {shift!r}: a whole number that is known")
     if axis is None:
         return roll(a.reshape(-1), shift, 0).reshape(a.shape)
     by = dict.fromkeys(range(a.ndim), 0)

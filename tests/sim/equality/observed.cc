@@ -128,6 +128,14 @@ absl::StatusOr<Observed> Observe(std::shared_ptr<Executor> executor, const Work&
   absl::StatusOr<WorkResult> result = engine.Execute(work, collector);
   if (!result.ok()) return result.status();
   seen.result = std::move(*result);
+  // Numbers of inputs are those of the world's.
+  const auto& inputs = work.batch.program->program.inputs;
+  const auto start = std::find_if(inputs.begin(), inputs.end(), [](const Input& input) {
+    return input.name == kPathStart;
+  });
+  for (InputGradient& gradient : seen.result.gradients) {
+    gradient.input -= start - inputs.begin() < gradient.input ? 1 : 0;
+  }
   // Where nothing is recorded, an executor may count or not.
   if (work.options.recording == Recording::kNone) seen.result.adjoint_ranges = {};
   return seen;
