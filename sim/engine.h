@@ -77,7 +77,7 @@ class Observer {
   // The number of steps that ran again for the adjoint.
   virtual void OnRecompute(int64_t /*steps*/) {}
   virtual void OnAdjoint(int64_t /*first_step*/, const AdjointChunk&) {}
-  // Of the instances whose arithmetic is counted, so many are done.
+  // So many of the instances whose arithmetic is counted are done.
   virtual void OnArithmetic(int64_t /*counted*/, int64_t /*instances*/) {}
 };
 

@@ -20,7 +20,7 @@ class PathRecorder : public StepRecorder {
                const std::unordered_set<size_t>* forced = nullptr)
       : StepRecorder(program, budget, "path"), decisions_(program, budget), forced_(forced) {}
 
-  // Of `initial`, behind which those of the step come.
+  // Records `initial`; columns of the step come behind.
   std::vector<ValueId> RunStart() {
     where_ = "initial.";
     std::vector<ValueId> values = Run(program_.initial);

@@ -225,6 +225,23 @@ def test_its_gradients_agree_with_central_differences(client, name):
     assert np.sum(np.reshape(found, shape) * direction) == pytest.approx(slope, rel=1e-6)
 
 
+def test_it_is_the_same_in_any_units(client):
+    """Lengths in units of a power of two, from far above to far below those of the defaults."""
+    x, told = held_sideways(4, 2), []
+    for unit in (1.0, 2.0**-20, 2.0**-40):
+        g = client.gradient(
+            sg.worlds.chain(4, tol=1e-10 * unit),
+            steps=40,
+            policy="f64",
+            initial={"x": unit * x, "v": np.zeros_like(x)},
+            params={"rest": 0.1 * unit, "gravity": 9.81 * unit},
+            objective="tip",
+        )
+        assert g.ok.all()
+        told.append([float(g.value) / unit, float(g.params["rest"])])
+    np.testing.assert_allclose(told, [told[0]] * 3, rtol=1e-9)
+
+
 def test_a_loose_tolerance_changes_the_gradient(client):
     """The gradient is that of the iterations that ran; it comes to the step's own with the tolerance."""
     x = held_sideways(5, 2)

@@ -51,6 +51,31 @@ def test_a_rejected_last_try_is_followed_by_a_shorter_one(client):
         assert (tries[:last] == 0).any(), "no try was rejected"
 
 
+@pytest.mark.parametrize("name, steps", [("hires", 300), ("van_der_pol", 800)])
+def test_f32_takes_the_tries_of_f64(client, name, steps):
+    """The Jacobian's differences are wide enough for the digits of either."""
+    world = sg.worlds.kinetics(name, rtol=1e-3, atol=1e-6, newton_tol=1e-7)
+    work = dict(steps=steps, record=["accepted", "t"])
+    exact, rough = (client.rollout(world, policy=policy, **work) for policy in ("f64", "f32"))
+    assert exact.ok.all() and rough.ok.all()
+    tries = [int(np.argmax(r.trajectory["t"][0] == r.state["t"][0])) for r in (exact, rough)]
+    assert 80 < tries[0] < steps - 1 and abs(tries[1] - tries[0]) <= 0.02 * tries[0]
+    np.testing.assert_allclose(rough.state["y"], exact.state["y"], rtol=1e-3, atol=1e-6)
+
+
+def test_an_equation_is_as_well_solved_in_any_units(client):
+    """y' = -k y^2 from s with k = 1 / s: y(1) = s / 2."""
+    error = []
+    for s in (1.0, 1e-9, 1e-15):
+        system = sg.worlds.System(lambda y, k: [-k * y[0] * y[0]], {"k": 1 / s}, (s,), 1.0)
+        world = sg.worlds.kinetics(system, rtol=1e-6, atol=1e-9 * s, newton_tol=1e-12 * s)
+        r = client.rollout(world, steps=200, policy="f64")
+        assert r.ok.all() and r.state["t"][0] == 1.0
+        error.append(r.state["y"][0, 0] / (s / 2) - 1)
+    assert abs(error[0]) < 1e-4
+    np.testing.assert_allclose(error, error[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "name, start, steps, rtol, end, changed",
     [

@@ -130,9 +130,8 @@ absl::StatusOr<Observed> Observe(std::shared_ptr<Executor> executor, const Work&
   seen.result = std::move(*result);
   // Numbers of inputs are those of the world's.
   const auto& inputs = work.batch.program->program.inputs;
-  const auto start = std::find_if(inputs.begin(), inputs.end(), [](const Input& input) {
-    return input.name == kPathStart;
-  });
+  const auto start = std::find_if(inputs.begin(), inputs.end(),
+                                  [](const Input& input) { return input.name == kPathStart; });
   for (InputGradient& gradient : seen.result.gradients) {
     gradient.input -= start - inputs.begin() < gradient.input ? 1 : 0;
   }

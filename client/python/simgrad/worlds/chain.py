@@ -46,9 +46,10 @@ def chain(
         """The force of springs with these pulls on each mass: the transpose of `along`."""
         return pulls - np.concatenate([pulls[1:], nothing])
 
-    def lengths(springs: Any) -> Any:
+    def lengths(springs: Any, rest: Any) -> Any:
         # Above 0, so that directions are finite.
-        return np.maximum(np.linalg.norm(springs, axis=1, keepdims=True), 1e-7)
+        least = np.maximum(1e-7 * rest, 1e-30)
+        return np.maximum(np.linalg.norm(springs, axis=1, keepdims=True), least)
 
     @world(
         name="chain",
@@ -70,7 +71,7 @@ def chain(
 
         def newton(y: Any, g: Any) -> Any:
             springs = along(y, hook)
-            length = lengths(springs)
+            length = lengths(springs, rest)
             unit, across = springs / length, np.maximum(1 - rest / length, -0.2 / scale)
 
             def product(p: Any) -> Any:
@@ -91,7 +92,7 @@ def chain(
             def falls(t: Any) -> Any:
                 """The rise from y to y + t d, without a difference of large numbers, is low enough."""
                 by, more = t * d, t * along(d)
-                both = length + lengths(springs + more)
+                both = length + lengths(springs + more, rest)
                 longer = np.sum(more * (2 * springs + more), axis=1, keepdims=True) / both
                 elastic = scale / 2 * np.sum(longer * (both - 2 * rest))
                 return np.sum(by * (y - free + by / 2)) + elastic <= 1e-4 * np.sum(g * by)
@@ -101,14 +102,14 @@ def chain(
 
         def slope(y: Any) -> Any:
             springs = along(y, hook)
-            return y - free + scale * onto((1 - rest / lengths(springs)) * springs)
+            return y - free + scale * onto((1 - rest / lengths(springs, rest)) * springs)
 
         with sgf.role("solver"):
             start = free, slope(free)
             y, _ = sgf.while_loop(
                 newton, start, until=lambda y, g: np.max(abs(g)) < tol, max_iter=caps[0]
             )
-        v, stretch = (y - x) / h, lengths(along(y, hook)) - rest
+        v, stretch = (y - x) / h, lengths(along(y, hook), rest) - rest
         weight = mass * np.sum(v * v / 2 + gravity * down * y)
         sgf.observe("energy", weight + stiffness / 2 * np.sum(stretch**2))
         return {"x": y, "v": v}

@@ -8,9 +8,9 @@ again with a smaller h. Each step of the world is one try, so `steps` must suffi
 where h is 0 and nothing changes: look at t.
 
 Stages are found by simplified Newton iterations, site `newton`, with a Jacobian by differences at
-the start of the step. It is differentiated where it filters the error, which lengths of steps follow,
-and not in Newton's iteration. Acceptance is the site `accepted`. The gradient is that of the steps
-that were taken, their lengths included.
+the start of the step, over a third of a number's digits and no less than `atol`. It is differentiated
+where it filters the error, which lengths of steps follow, and not in Newton's iteration. Acceptance
+is the site `accepted`. The gradient is that of the steps that were taken, their lengths included.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def kinetics(
         return np.stack([sgf.builder(y).value(rate) for rate in chosen.rates(y, **params)])
 
     def jacobian(y: Any, at: Any, params: Mapping[str, Any]) -> Any:
-        columns = []
+        b, columns = sgf.builder(y), []
+        part = b.cbrt(b.next_after(1.0, 2.0) - 1.0)  # a third of the digits of whatever format this is in
         for i in range(species):
-            by = 1e-7 * (abs(y[i]) + 1e-3)
+            by = np.maximum(part * abs(y[i]), atol)
             columns.append((rates(y + by * one[i], params) - at) / by)
         return np.stack(columns, axis=1)
 
