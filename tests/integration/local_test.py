@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import urllib.request
 
 import pytest
 from live_server import BINARY, eventually
@@ -70,6 +71,16 @@ def test_a_server_that_does_not_start_says_why():
     with pytest.raises(RuntimeError, match="device") as failed:
         sg.local(server=BINARY, device="abacus")
     assert "Fatal Python error" not in str(failed.value) and "Thread" not in str(failed.value)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.5.6.7", "::1", "0.0.0.0"])
+def test_a_client_dials_the_address_that_its_server_listens_on(address):
+    flags = [f"--address={address}", "--allow_insecure=true"]
+    with sg.local(device="cpu", threads=1, server=BINARY, flags=flags, timeout=30) as client:
+        assert client.info().version
+        at = {"127.5.6.7": "127.5.6.7", "::1": "[::1]"}.get(address, "localhost")
+        with urllib.request.urlopen(f"http://{at}:{client.metrics_port}/metrics", timeout=30) as page:
+            assert b"simgrad_" in page.read()
 
 
 def log_of(client) -> str:

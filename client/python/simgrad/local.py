@@ -20,6 +20,8 @@ from simgrad.client import Client
 _START_SECONDS = 60.0  # a device may be slow to begin with
 _GUARD = pathlib.Path(__file__).with_name("_guard.py")
 _CHECKOUT = pathlib.Path(__file__).parents[3] / "build/release/server/simgrad-server"
+_BANNER = re.compile(r" listening on (\S+):(\d+), metrics on \S+:(\d+)")
+_OF_LOCALHOST = ("127.0.0.1", "0.0.0.0", "::")
 
 
 def _installed() -> pathlib.Path | None:
@@ -49,11 +51,17 @@ def server_binary(given: str | os.PathLike[str] | None = None) -> str:
     return os.fspath(found)
 
 
+def _target(address: str, port: str) -> str:
+    """Dials a server of this machine: by the name localhost, which certificates have, where it listens there."""
+    host = "localhost" if address in _OF_LOCALHOST else address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class LocalClient(Client):
     """A Client whose server ends with it; simgrad.local makes one.
 
     Attributes:
-      metrics_port: where the server's metrics are, on the loopback interface.
+      metrics_port: where the server's metrics are, on the loopback interface, or at --address if that is given.
     """
 
     def __init__(self, command: list[str], **options: Any):
@@ -73,13 +81,14 @@ class LocalClient(Client):
         limit.start()
         banner = self._process.stdout.readline()
         limit.cancel()
-        ports = re.findall(r":(\d+)\b", banner)
-        if "listening" not in banner or len(ports) < 2:
+        listening = _BANNER.search(banner)
+        if listening is None:
             self._end()
             raise RuntimeError(f"{command[0]} did not start: {banner}{self._told()}")
-        self.metrics_port = int(ports[1])
+        address, port, metrics_port = listening.groups()
+        self.metrics_port = int(metrics_port)
         try:
-            super().__init__(f"localhost:{ports[0]}", **options)
+            super().__init__(_target(address, port), **options)
         except BaseException:  # an option is wrong
             self._end()
             raise
