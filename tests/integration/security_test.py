@@ -83,6 +83,17 @@ class TestTls:
             server.target, credentials=sg.tls(ca, certificate=wrong[0], key=wrong[1])
         )
 
+    def test_a_certificate_that_is_not_shown_or_not_admitted_is_among_what_a_cut_may_be(
+        self, authority, server_files, start, tmp_path
+    ):
+        server = start(*tls_flags(server_files), f"--tls_client_ca={authority.certificate}")
+        ca = authority.certificate
+        wrong = Authority(tmp_path, "other").sign("client")
+        for credentials in (None, sg.tls(ca), sg.tls(ca, certificate=wrong[0], key=wrong[1])):
+            with sg.Client(server.target, timeout=10, retry=False, credentials=credentials) as client:
+                with pytest.raises(sg.Unavailable, match="speak TLS.* a certificate that the server admits"):
+                    client.info()
+
     def test_files_that_are_no_pem_are_refused_before_anything_is_sent(self, authority, tmp_path):
         certificate, key = authority.sign("client")
         for how, said in (

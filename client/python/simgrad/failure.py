@@ -155,5 +155,8 @@ def _why_not_connected(text: str) -> str:
     if "timed out" in low or "timeout" in low or "deadline" in low:
         return "it does not answer (timed out)"
     if _has(text, _BROKEN):
-        return "the connection was closed at once; do both sides speak TLS, or neither?"
+        return (  # the same text for all of these
+            "the connection was closed at once; do both sides speak TLS, or neither, and does this client show a "
+            "certificate that the server admits, if it asks for one?"
+        )
     return re.sub(r".*last error: (UNKNOWN: |UNAVAILABLE: )?", "", text)
