@@ -376,5 +376,17 @@ def test_a_cost_that_gives_no_real_is_refused_with_its_dtype(dtype):
     assert f"'count' gives {dtype}[]" in str(refused(lambda s: {"x": 2 * s["x"]}, objective=objective))
 
 
+def test_a_param_that_only_an_unobserved_leaf_reads_is_told_with_the_leaf():
+    def step(state, params):
+        return {"n": state["n"] + 1.0, "hit": state["n"] > params["limit"]}
+
+    given = dict(state={"n": 0.0, "hit": False}, params={"limit": 2.0, "spare": 1.0})
+    limit, spare = map(str, refused(step, **given).problems)
+    assert "params limit: nothing depends on it but hit of the state" in limit and "observe=['hit']" in limit
+    assert spare == "  params spare; leave it out, or use it in the step"
+    given["params"].pop("spare")
+    assert simgrad.jax.world(step, observe=["hit"], **given).exports == ("hit",)
+
+
 def test_what_is_observed_must_be_there():
     assert "no leaf 'y'" in str(refused(lambda s: {"x": 2 * s["x"]}, observe=["y"]))

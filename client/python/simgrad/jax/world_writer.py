@@ -89,12 +89,24 @@ class WorldWriter:
                     self._inputs[key] = written_input(self.builder, kind, name, example)
         params = self._groups.get("params")
         unused = [n for n in (params.names if params else ()) if ("params", n) not in used]
-        real = [params.told(n) for n in unused if params and params.examples[params.names.index(n)].dtype.kind == "f"]
+        real = [
+            self._unused_param(n, params.told(n))
+            for n in unused
+            if params and params.examples[params.names.index(n)].dtype.kind == "f"
+        ]
         if real:
-            raise JaxWorldError(
-                "nothing depends on these params:",
-                [Problem("", told, "leave it out, or use it in the step") for told in real],
-            )
+            raise JaxWorldError("this world does not depend on these params:", real)
+
+    def _unused_param(self, name: str, told: str) -> Problem:
+        """Tells of a param that nothing reads, or only leaves that were not asked for."""
+        found = self._found
+        leaves = dict(zip(self._groups["state"].names, found.lowered.outputs))
+        unasked = [n for n in found.observables if n not in found.exports]
+        by = [n for n in unasked if ("params", name) in {_key(x) for x in Live([leaves[n]]).inputs}]
+        if not by:
+            return Problem("", told, "leave it out, or use it in the step")
+        what = f"{told}: nothing depends on it but {', '.join(by)} of the state, which no step reads and nothing observes"
+        return Problem("", what, f"give observe={by!r}, or leave it out")
 
     def _write_start(self, names: Sequence[str], made: Lowered, live: Live) -> None:
         given = {n: x for n, x in zip(names, made.outputs) if n in self._found.state}
