@@ -479,6 +479,24 @@ def test_what_is_state_is_found(client):
         client.rollout(world, steps=1, initial=[X, X])
 
 
+def test_a_leaf_that_is_not_observed_is_told_to_be_where_it_is_recorded(client):
+    def step(state):
+        return {"n": state["n"] + 1.0, "hit": state["n"] > 2.0, "late": state["n"] > 3.0}
+
+    state = {"n": 0.0, "hit": False, "late": False}
+    world = simgrad.jax.world(step, state=state, observe=["late"])
+    told = str(world.report()).splitlines()
+    assert "observables: late" in told and "observables that cannot be recorded without observe=: hit" in told
+    run = dict(steps=4, initial=state)
+    with pytest.raises(ValueError, match=r"record 'hit': no step reads .* observe=\['hit'\]"):
+        client.rollout(world, record=["n", "hit"], **run)
+    with pytest.raises(ValueError, match=r"observe=\['hit'\]"):
+        simgrad.jax.function(client, world, record=["hit"])(state, steps=4)
+    assert client.rollout(world, record=["late"], **run).trajectory["late"].sum() == 0
+    observed = simgrad.jax.world(step, state=state, observe=["late", "hit"])
+    assert client.rollout(observed, record=["hit"], **run).trajectory["hit"][0].tolist() == [False, False, False, True]
+
+
 def test_roles_follow_the_written_rule():
     def step(state):
         x = state["x"]

@@ -116,6 +116,7 @@ def rollout_spec(
     [seed], ids = unsigned("seed", [seed]), unsigned("instance_ids", instance_ids)
     [first_instance] = unsigned("first_instance", [first_instance])
     record = names_of("record", "states and observables", record)
+    world.check_record(record)
     margins = names_of("margins", "sites", margins)
     spec = simgrad_pb2.RolloutSpec(
         world=world.to_proto(),

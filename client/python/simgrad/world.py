@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 import numpy as np
 from google.protobuf import text_format
@@ -71,6 +71,9 @@ class World:
     def unsent_instances(self, kind: int, given: Any) -> frozenset[int]:
         """Numbers of instances that arrays of the caller have which the world does not send."""
         return frozenset()
+
+    def check_record(self, names: Iterable[str]) -> None:
+        """Raises ValueError for a name that the world could record, had its author asked for it."""
 
     @property
     def halt_messages(self) -> Mapping[str, str]:

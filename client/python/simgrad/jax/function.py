@@ -265,6 +265,7 @@ class RolloutFunction:
                 shape, dtype = values[name]
                 outputs.append(_Output(name, False, (steps, *shape), _dtype(dtype, real)))
             else:
+                self.world.check_record([name])
                 raise ValueError(f"record {name!r}: one of {', '.join((*self.world.state, *values))}")
         return tuple(outputs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -118,6 +118,14 @@ class JaxWorld(World):
             if np.ndim(array) > own + stepped:
                 counts.add(len(array))
         return frozenset(counts)
+
+    def check_record(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in self.observables and name not in self.exports:
+                raise ValueError(
+                    f"record {name!r}: no step reads this leaf of the state, and it is computed only where it is "
+                    f"asked for: simgrad.jax.world(..., observe=[{name!r}])"
+                )
 
     def _check_constant(self, word: str, name: str, leaf: Any, example: np.ndarray) -> None:
         array = _array(name, leaf, example)

@@ -87,8 +87,13 @@ class Report:
         lines += ["roles:"]
         for role, functions in self.roles.items():
             lines.append(f"  {role} {sum(functions.values())}: {_counts(functions)}")
-        for title in ("state", "initial", "constants", "observables", "exports"):
-            names = getattr(self, title)
+        unasked = [name for name in self.observables if name not in self.exports]
+        for title, names in (
+            *(("state", self.state), ("initial", self.initial), ("constants", self.constants)),
+            ("observables", [name for name in self.observables if name in self.exports]),
+            ("observables that cannot be recorded without observe=", unasked),
+            ("exports", self.exports),
+        ):
             if names:
                 lines.append(f"{title}: {', '.join(names)}")
         lines += [f"{len(self.sites)} sites:"] if self.sites else []
