@@ -413,6 +413,37 @@ def test_an_unsigned_integer_of_64_bits_is_rounded_once(client):
     assert r.state["x"].tolist() == [float(int(n)) for n in numbers]
 
 
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        *(("int64", "uint32"), ("int64", "int32"), ("int64", "uint8"), ("uint64", "uint32"), ("uint64", "uint8")),
+        *(("uint32", "uint8"), ("int32", "uint8"), ("uint8", "uint32"), ("uint8", "int32"), ("uint8", "int64")),
+        *(("uint32", "int64"), ("int32", "int64"), ("uint32", "uint64"), ("uint8", "uint64")),
+    ],
+)
+def test_the_bits_of_integers_are_integers_of_other_widths(client, before, after):
+    ends = [0, 1, -1, 2**63 - 1, -(2**63), 0x123456789ABCDEF, -0x123456789ABCDEF, 2**31, -(2**31), 255, 2**32 - 1, 128]
+    numbers = np.array(ends, np.int64).view("int64" if before == "uint64" else before).reshape(3, -1)
+    count = np.dtype(after).itemsize // np.dtype(before).itemsize
+    numbers = numbers.reshape(3, -1, count) if count else numbers
+
+    def step(state):
+        made = lax.bitcast_convert_type(state["n"].astype(before), after)
+        return {"n": ~state["n"], "y": made.astype("int64") if after == "uint64" else made}
+
+    with jax.enable_x64(True):
+        expected = np.asarray(step({"n": jnp.asarray(numbers)})["y"])
+    world = simgrad.jax.world(step, state={"n": numbers, "y": np.zeros_like(expected)}, observe=["y"])
+    found = client.rollout(world, steps=1, initial={"n": numbers[None]}, record=["y"]).trajectory["y"][0, 0]
+    assert found.dtype == expected.dtype and found.tolist() == expected.tolist()
+
+
+def test_bits_taken_as_their_own_type_are_what_they_were(client):
+    step = lambda s: {"x": 2 * lax.bitcast_convert_type(s["x"], s["x"].dtype), "on": ~lax.bitcast_convert_type(s["on"], bool)}
+    made = client.rollout(simgrad.jax.world(step, state={"x": 1.5, "on": False}), steps=3, policy="f64").state
+    assert (made["x"].item(), made["on"].item()) == (12.0, True)
+
+
 def test_a_nan_of_a_branch_is_born_where_the_branch_runs(client):
     def step(state):
         x = jax.lax.cond(state["x"][0] > 5, lambda: jnp.full(3, jnp.nan), lambda: state["x"] * 2)

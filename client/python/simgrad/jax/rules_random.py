@@ -186,9 +186,15 @@ def _threefry(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
 
 @rule("bitcast_convert_type")
 def _bitcast(low: Lowering, equation: Any, operands: Operands) -> Value:
-    """Bits as a number between 1 and 2, as JAX draws it; integers as others of their width."""
+    """Bits as a number between 1 and 2, as JAX draws it; integers as others, of any width."""
     before, after = equation.invars[0].aval.dtype, np.dtype(equation.params["new_dtype"])
-    if before.kind in "iu" and after.kind in "iu" and before.itemsize == after.itemsize:
+    if before == after:
+        return operands[0]
+    if before.kind in "iu" and after.kind in "iu":
+        if before.itemsize > after.itemsize:
+            return _parted(low, operands[0], after, before.itemsize // after.itemsize)
+        if before.itemsize < after.itemsize:
+            return _joined(low, operands[0], np.dtype(f"u{before.itemsize}"), after)
         return low.graph.convert(operands[0], after)
     fraction = _fraction(low, operands[0], after) if before.kind in "iu" and after.kind == "f" else None
     if fraction is None:
@@ -197,6 +203,22 @@ def _bitcast(low: Lowering, equation: Any, operands: Operands) -> Value:
     if isinstance(made, Node):
         low.above_one[made] = fraction
     return made
+
+
+def _parted(low: Lowering, x: Value, after: np.dtype, count: int) -> Value:
+    """Each integer as `count` narrower ones on a last axis of their own, the lowest bits first."""
+    graph, shape = low.graph, (*x.shape, count)
+    places = np.arange(count) * 8 * after.itemsize
+    of_each = graph.broadcast(x, shape, range(len(x.shape)))
+    return graph.convert(graph.emit("shr", of_each, places.astype(x.dtype)), after)
+
+
+def _joined(low: Lowering, x: Value, unsigned: np.dtype, after: np.dtype) -> Value:
+    """The integers of the last axis as one wider integer each, the lowest bits first."""
+    graph, axis = low.graph, len(x.shape) - 1
+    places = np.arange(x.shape[axis]) * 8 * unsigned.itemsize
+    parts = graph.convert(graph.convert(x, unsigned), after)
+    return graph.emit("sum", graph.emit("shl", parts, places.astype(parts.dtype)), axes=(axis,))  # no bit meets another
 
 
 def _fraction(low: Lowering, x: Value, real: np.dtype) -> Value | None:
