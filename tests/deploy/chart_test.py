@@ -105,6 +105,18 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
         ({"autoscaling": {"minReplicas": 5}}, "autoscaling.maxReplicas"),
         ({"service": {"port": 8002}}, "service.port: 8002 is the port of the metrics"),
         ({"server": {"extraArgs": ["--device=cpu"]}}, "--device is given by the chart"),
+        ({"server": {"extraArgs": ["--threads=2", "--threads=3"]}}, "server.extraArgs: --threads is given twice"),
+        ({"server": {"extraArgs": ["--health_port=8002"]}}, "server.extraArgs: --health_port=8002: 8001 is the port of"),
+        ({"server": {"extraArgs": ["--otlp_ca=/x"]}}, "server.extraArgs: --otlp_ca: set tracing.endpoint"),
+        ({"server": {"extraArgs": ["--otlp_ca=/x", "--otlp_endpoint="]}}, "server.extraArgs: --otlp_ca: set tracing"),
+        (
+            {"server": {"extraArgs": ["--callers=a,b"]}, "tokens": {"secretName": "callers"}},
+            "server.extraArgs: --callers: where callers have tokens",
+        ),
+        ({"server": {"maxConnectionAge": "25h"}}, "server.maxConnectionAge: 25h: at most 24h"),
+        ({"server": {"maxConnectionAge": "1441m"}}, "server.maxConnectionAge: 1441m: at most 24h"),
+        ({"server": {"maxConnectionAge": "99999999999999999999s"}}, "server.maxConnectionAge: 99999999999999999999s"),
+        ({"resources": {"limits": {"memory": "21Mi"}}}, "resources.limits.memory: 21Mi: at least 22Mi"),
         ({"server": {"extraArgs": ["--tls_key=/x"]}}, "--tls_key has no use while tls.enabled is false"),
         (
             {"strategy": {"rollingUpdate": {"maxUnavailable": "0%"}}},
@@ -131,6 +143,33 @@ def test_the_least_memory_is_that_of_the_server():
         [BINARY, f"--memory_limit_bytes={whole['minimum'] - 1}", "--port=0"], capture_output=True, text=True, timeout=60
     )
     assert told.returncode != 0 and f"at least {whole['minimum']} bytes" in told.stdout + told.stderr
+
+
+@pytest.mark.parametrize(
+    "flags, told",
+    [
+        (["--threads=2", "--threads=3"], "given twice"),
+        (["--metrics_port=8002", "--health_port=8002"], "8002 is given twice"),
+        (["--otlp_ca=/x"], "needs --otlp_endpoint"),
+        (["--callers=a", "--token_file=/x"], "give one of both"),
+        (["--max_connection_age=86401s"], "24h"),
+        (["--max_connection_age=24h"], ""),
+    ],
+)
+def test_the_server_refuses_what_the_chart_refuses(flags, told):
+    done = subprocess.run([BINARY, "--validate_config", *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == (2 if told else 0) and told in done.stderr
+
+
+def test_what_the_server_just_takes_the_chart_takes(rendered):
+    for age in ("24h", "1440m", "86400s"):
+        assert arguments(rendered({"server": {"maxConnectionAge": age}}))["max_connection_age"] == age
+    given = arguments(rendered({"resources": {"limits": {"memory": "22Mi"}}}))
+    assert int(given["memory_limit_bytes"]) >= 16777216
+    traced = {"tracing": {"endpoint": "collector:4317"}, "server": {"extraArgs": ["--otlp_ca=/x", "--callers=a"]}}
+    assert arguments(rendered(traced))["otlp_ca"] == "/x"
+    rendered({"server": {"extraArgs": ["--otlp_ca=/x", "--otlp_endpoint=collector:4317", "--health_port=8003"]}})
+    rendered({"device": "cpu", "resources": {"limits": {"memory": "21Mi"}}})
 
 
 def test_every_value_is_used_and_every_use_has_a_value():

@@ -74,8 +74,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- .Values.server.memoryBudget | int64 -}}
 {{- else if and $limit (ne .Values.device "cpu") -}}
-{{- div (mul (include "simgrad.bytes" (dict "of" $limit "field" "resources.limits.memory" "or" ", or set server.memoryBudget")) 3) 4 -}}
+{{- $budget := div (mul (include "simgrad.bytes" (dict "of" $limit "field" "resources.limits.memory" "or" ", or set server.memoryBudget")) 3) 4 -}}
+{{- if lt $budget 16777216 -}}
+{{- fail (printf "resources.limits.memory: %v: at least 22Mi, or set server.memoryBudget: of this limit the server takes three quarters, and does not start with less than 16 MiB" $limit) -}}
 {{- end -}}
+{{- $budget -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The server's most is a day. */}}
+{{- define "simgrad.connectionAge" -}}
+{{- $age := .Values.server.maxConnectionAge -}}
+{{- $number := regexFind "^[0-9]+" $age -}}
+{{- $seconds := mul (int64 $number) (get (dict "s" 1 "m" 60 "h" 3600) (regexFind "[smh]$" $age) | default 1) -}}
+{{- if or (gt (len $number) 5) (gt $seconds 86400) -}}
+{{- fail (printf "server.maxConnectionAge: %s: at most 24h, or 0 for never" $age) -}}
+{{- end -}}
+{{- $age -}}
 {{- end -}}
 
 {{- define "simgrad.image" -}}
@@ -104,7 +119,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with include "simgrad.memoryBudget" . }}
 - --memory_limit_bytes={{ . }}
 {{- end }}
-- --max_connection_age={{ .Values.server.maxConnectionAge }}
+- --max_connection_age={{ include "simgrad.connectionAge" . }}
 - --reflection={{ .Values.server.reflection }}
 - --kernel_cache=/var/cache/simgrad
 {{- if ne .Values.device "cpu" }}
