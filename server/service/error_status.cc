@@ -18,8 +18,6 @@ namespace {
 constexpr size_t kMessageBytes = 1000;
 constexpr size_t kFieldBytes = 300;
 
-constexpr char kDraining[] = "DRAINING";
-
 // A message that quotes a caller may be as long as a request. Its beginning says what is wrong and
 // its end what would be right, so the middle goes, between whole characters of UTF-8.
 std::string Shortened(absl::string_view text, size_t bytes) {
@@ -74,7 +72,7 @@ std::string DefaultReason(const absl::Status& status) {
     case absl::StatusCode::kCancelled:
       return "CANCELLED";
     case absl::StatusCode::kUnavailable:
-      return sim::cuda::IsDeviceLost(status) ? "DEVICE_LOST" : kDraining;
+      return sim::cuda::IsDeviceLost(status) ? "DEVICE_LOST" : "DRAINING";
     case absl::StatusCode::kUnimplemented:
       return "NOT_SUPPORTED";
     case absl::StatusCode::kUnauthenticated:
@@ -129,7 +127,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, const std::string& request
   const std::string reason = validation::ReasonOf(status);
   const std::string told = reason.empty() ? DefaultReason(status) : reason;
   AddInfo(told, request_id, message);
-  if (told == kDraining) AddRetry(scheduling::kElsewhereAfter, message);
+  if (told == "DRAINING") AddRetry(scheduling::kElsewhereAfter, message);
   return Finished(message);
 }
 
@@ -163,7 +161,7 @@ grpc::Status ToGrpcStatus(const scheduling::Refusal& refusal, const std::string&
       break;
     case scheduling::RefusalReason::kDraining:
       message.set_code(grpc::StatusCode::UNAVAILABLE);
-      reason = kDraining;
+      reason = "DRAINING";
       break;
   }
   AddInfo(reason, request_id, message);

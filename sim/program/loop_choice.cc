@@ -85,8 +85,13 @@ absl::Status CheckChoices(const Program& world, const std::vector<LoopChoice>& l
     const std::string field = absl::StrCat("loops[", i, "]");
     const auto found = known.find(choice.site);
     if (found == known.end()) {
-      return FieldError(field + ".site", absl::StrCat("world '", world.name, "' has no loop '",
-                                                      choice.site, "' in its step"));
+      std::vector<std::string> names;
+      for (const auto& [site, ops] : known) names.push_back(site);
+      return FieldError(
+          field + ".site",
+          absl::StrCat("world '", world.name, "' has no loop '", choice.site,
+                       "' in its step; a name is that of all loops that were given it; its loops: ",
+                       NameList(names)));
     }
     if (!named.insert(choice.site).second) {
       return FieldError(field + ".site", absl::StrCat("'", choice.site, "' is named twice"));

@@ -12,7 +12,8 @@ absl::Status Verifier::MayEnterLoop(ValueId id, const std::string& field) const 
   const bool real = program_[id].type.element == ElementType::kReal;
   if (real || !known_[Index(id)].from_real_compare) return absl::OkStatus();
   return FieldError(field,
-                    "a loop carries what hangs on a comparison of reals; name it: use an event");
+                    "what enters a loop, a branch or a call, or halts, hangs on a comparison of "
+                    "reals; name it: use an event");
 }
 
 absl::Status Verifier::CheckCap(int64_t cap, int64_t lowest, const std::string& field,

@@ -76,6 +76,9 @@ WRONG = {
     "a flag that is none": {"server": {"extraArgs": ["-threads 4"]}},
     "a digest that is none": {"image": {"digest": "latest"}},
     "a label that selects pods": {"podLabels": {"app.kubernetes.io/name": "other"}},
+    "a label of the chart on a ServiceMonitor": {"serviceMonitor": {"labels": {"app.kubernetes.io/name": "other"}}},
+    "a label of the chart on rules": {"prometheusRule": {"labels": {"helm.sh/chart": "other"}}},
+    "a label of the chart on dashboards": {"dashboards": {"labels": {"app.kubernetes.io/version": "other"}}},
     "the metrics' port for calls": {"service": {"port": 8002}},
     "scrapes too far apart for the rules": {"serviceMonitor": {"interval": "5m"}},
 }
@@ -381,6 +384,19 @@ def test_common_labels_and_annotations_are_on_every_object_and_on_no_pod():
     assert objects("customised")["Service"]["metadata"]["annotations"]["example.com/note"] == "here"
     assert "cost-centre" not in pod("customised")["metadata"]["labels"]
     assert "annotations" not in pod("customised")["metadata"]
+
+
+def test_a_label_of_all_objects_may_be_an_objects_own_too(tmp_path):
+    """Written once, as YAML wants it, with the object's own value."""
+    own = {"enabled": True, "labels": {"release": "own", "team": "a"}}
+    values = {"commonLabels": {"release": "all"}, **dict.fromkeys(("serviceMonitor", "prometheusRule", "dashboards"), own)}
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"allowInsecure": True, **values}))
+    for name in ("servicemonitor.yaml", "prometheusrule.yaml", "dashboards.yaml"):
+        [written] = [text for path, text in render(file)[1].items() if path.endswith(name)]
+        labels = written.split("labels:")[1].split("annotations:")[0].split("spec:")[0].split("data:")[0]
+        assert labels.count("release:") == 1 and "release: own" in labels and "team: a" in labels
+        assert labels.count("app.kubernetes.io/name:") == 1
 
 
 def test_a_platform_may_choose_the_user(rendered):

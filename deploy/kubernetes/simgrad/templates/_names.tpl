@@ -39,6 +39,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{/* Labels of an object: its own, and those of all. Call with (dict "all" $ "own" ...). */}}
+{{- define "simgrad.labelsWith" -}}
+{{ toYaml (merge (deepCopy (.own | default dict)) (fromYaml (include "simgrad.labels" .all))) }}
+{{- end -}}
+
 {{/* Annotations of an object: those of all, and its own. Call with (dict "all" $ "own" ...). */}}
 {{- define "simgrad.annotations" -}}
 {{- $annotations := merge (deepCopy (.own | default dict)) .all.Values.commonAnnotations -}}
