@@ -29,14 +29,20 @@ absl::Status NeedsMatrixAndRows(const Program& program, const Op& op) {
                                                 ", an i32 per row"));
 }
 
-// Certificates show no row number as an operand. A multiplier that given rows divide by a pivot of 0
-// shows that pivot too.
+// Certificates show no row number as an operand. Where given rows make a multiplier of the row a number
+// divided by 0, they show that pivot too.
 std::vector<double> FactorMadeOf(const Program& program, const Op& op, Arrays operands,
                                  const Array& result, size_t element) {
   const int64_t n = program[op.results[0]].type.shape[1];
   const int64_t i = static_cast<int64_t>(element) / n;
   const int64_t j = static_cast<int64_t>(element) % n;
-  const bool by_zero = HasRows(op) && j < i && result.real[static_cast<size_t>(j * n + j)] == 0.0;
+  const auto at = [&](int64_t row, int64_t column) {
+    return result.real[static_cast<size_t>(row * n + column)];
+  };
+  bool by_zero = false;
+  for (int64_t k = 0; HasRows(op) && k < i && k <= j; ++k) {
+    by_zero = by_zero || (at(k, k) == 0.0 && std::isinf(at(i, k)));
+  }
   std::vector<double> made_of = {operands[0]->AsDouble(element)};
   if (by_zero) made_of.push_back(0.0);
   return made_of;

@@ -561,6 +561,19 @@ TEST(CountArithmetic, StopsWhereItIsAskedTo) {
   EXPECT_TRUE(absl::IsCancelled(stopped.status())) << stopped.status();
 }
 
+TEST(CountArithmetic, APivotOfZeroAtGivenRowsIsNoOverflow) {
+  const auto factors = [](Builder& b, Var x, Var) {
+    const Var rows = b.IntegerArray({0, 1}, {2});
+    return b.Reshape(b.Do(kLu, {b.Reshape(x, {2, 2}), rows}), {4});
+  };
+  const auto overflows = [&](double pivot) {
+    const Work work = Counted(factors, In(Format::kF16), {pivot, 1, 8192, 3}, {0, 0, 0, 0});
+    return Of(Count(work).forward, "lu").overflows;
+  };
+  EXPECT_EQ(overflows(0.0), 0u);
+  EXPECT_EQ(overflows(0x1p-10), 2u);  // 8192 / 2^-10, and what it multiplies
+}
+
 TEST(CountArithmetic, TellsTheMostOperationsThatLoseMost) {
   const Work work = Counted(
       [](Builder& b, Var x, Var y) {

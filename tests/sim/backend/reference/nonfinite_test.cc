@@ -105,6 +105,26 @@ TEST(Certificate, NamesADivisionByZero) {
   EXPECT_EQ(birth.result, kInf);
 }
 
+// Of x = (1, a) the factors of ((x, 1), (1, 3)) with their rows as they stand: 1 / a is the
+// multiplier.
+TEST(Certificate, CallsAPivotOfZeroAtGivenRowsADivisionByZero) {
+  const auto factors = [](Builder& b, Var x) {
+    const Var a = b.Concat({b.Slice(x, {1}, {1}), b.Literal(1.0, {2}), b.Literal(3.0, {1})}, 0);
+    const Var rows = b.IntegerArray({0, 1}, {2});
+    const Var lu = b.Do(OpCode::kLu, {b.Reshape(a, {2, 2}), rows});
+    return b.Slice(b.Reshape(lu, {4}), {2}, {2});
+  };
+  const BirthCertificate birth = CertificateOfMap(0.0, "f64", factors);
+  EXPECT_EQ(birth.operation, "lu");
+  EXPECT_EQ(birth.non_finite_class, NonFiniteClass::kDivideByZero);
+  EXPECT_EQ(birth.element, 2);
+  EXPECT_EQ(birth.operands, (std::vector<double>{1.0, 0.0}));
+  EXPECT_EQ(birth.result, kInf);
+  const BirthCertificate large = CertificateOfMap(0x1p-1040, "f64", factors);
+  EXPECT_EQ(large.non_finite_class, NonFiniteClass::kOverflow);
+  EXPECT_EQ(large.operands, (std::vector<double>{1.0}));
+}
+
 TEST(Certificate, CallsTheLogarithmOfZeroADivisionByZero) {
   const auto log = [](Builder& b, Var x) { return b.Apply(OpCode::kLog, {x}); };
   EXPECT_EQ(CertificateOfMap(0.0, "f64", log).non_finite_class, NonFiniteClass::kDivideByZero);
