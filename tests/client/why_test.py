@@ -376,6 +376,18 @@ def test_roles_and_sites_are_named_by_one_name_or_by_several():
         knobs_of(source, 5, None)
 
 
+def test_a_test_of_integers_is_no_knob():
+    whole = sg.State(dtype="i32")
+
+    @sg.world(level="loops", n=whole, m=whole)
+    def step(x: sg.State, n, m, tol: sg.Config = 0.5):
+        n = sg.while_loop(lambda n: n + m, n, until=lambda n: n >= m, max_iter=9, site="counts")
+        y = sg.while_loop(lambda y: 0.5 * y, x, until=lambda y: y < tol, max_iter=9, site="halves")
+        return {"x": sg.where(sg.test("many", n > m), y, x), "n": n, "m": m}
+
+    assert [str(k) for k in knobs_of(step.program, None, None) if k.kind == "site"] == ["site halves"]
+
+
 def rects(text):
     root = xml.etree.ElementTree.fromstring(text)
     return [e for e in root.iter() if e.tag.endswith("}rect")]

@@ -6,6 +6,8 @@ from one_by_one import OneByOne
 from said import unbacked
 
 import simgrad as sg
+from simgrad.program import ProgramBuilder
+from simgrad.why.tune import knobs_of
 
 TOLERANCE = float.fromhex("0x1.06p-10")
 START = -np.array([float.fromhex("0x1.04p-10")] + 8 * [2.0**-20])
@@ -244,8 +246,39 @@ def test_guards_and_other_decisions_are_counted_apart(client):
 
     tuned = client.tune(several, bound=1.0, formats=["f64", "f32"], steps=1, initial={"x": np.full(2, 0.75)}, objective="end")
     assert len(tuned.guards) == 1 and len(tuned.unsigned) == 2
+    assert "; on 1 other instance the policy holds: " in tuned.why and tuned.sentence.facts["instances"] == 1
     assert ", which leaves out 1 guard and 2 other decisions (tune_test.py:" in tuned.why and not unbacked(tuned.sentence)
     assert (tuned.sentence.facts["guards"], tuned.sentence.facts["unsigned"]) == (1, 2)
+
+
+@sg.world
+def shrunk(x: sg.State, k: sg.Param = 1.0, tol: sg.Config = 1e-3):
+    return {"x": sg.fixed_point(lambda y: y - 0.5 * (y * y - k * x) / y, x, tol=tol, max_iter=20, site="newton")}
+
+
+@sg.world
+def pushed(x: sg.State, k: sg.Param = 1.0):
+    with sg.role("solver"):
+        near = sg.test("near", x < 100.0)
+    return {"x": np.where(near, k * x, x)}
+
+
+def accepted():
+    b = ProgramBuilder("accepted")
+    x, k = b.state("x"), b.param("k", default=1.0)
+    b.next(x=b.accept("acc", x, "le", 100.0, 0.9 * k * x, x))
+    return sg.World(program=b.build())
+
+
+def text_with(client, world, policy):
+    return client.program(world, policy=policy).text
+
+
+@pytest.mark.parametrize("world, site", [(shrunk, "newton"), (accepted(), "acc"), (pushed, "near")])
+def test_a_site_that_compares_is_a_knob_whatever_is_computed_for_it(client, world, site):
+    knobs = knobs_of(client.program(world).source, None, None)
+    assert [str(knob) for knob in knobs if knob.kind == "site"] == [f"site {site}"]
+    assert text_with(client, world, sg.Policy("f64").site(site, format="f32")) != text_with(client, world, "f64")
 
 
 @sg.world

@@ -132,17 +132,17 @@ class Tuned:
         }
         left_out = ""
         if self.guards or self.unsigned:
-            guards, others = len(self.guards), len(self.unsigned)
+            guards, unsigned = len(self.guards), len(self.unsigned)
             lines = list(dict.fromkeys(line for line in (*self.guards, *self.unsigned) if line))
             at = ", ".join(lines[:3]) + (", ..." if len(lines) > 3 else "")
             counted = [f"{guards} {'guard' if guards == 1 else 'guards'}"] if guards else []
-            if others:
-                counted.append(f"{others} {'other ' if guards else ''}{'decision' if others == 1 else 'decisions'}")
+            if unsigned:
+                counted.append(f"{unsigned} {'other ' if guards else ''}{'decision' if unsigned == 1 else 'decisions'}")
             left_out = f", which leaves out {' and '.join(counted)}" + (f" ({at})" if at else "")
-            facts |= {"guards": guards, "unsigned": others, "lines": at}
+            facts |= {"guards": guards, "unsigned": unsigned, "lines": at}
         bad = f"; {last.nonfinite} are not finite where the reference is" if last.nonfinite else ""
         return Sentence(
-            f"{self.cost:g} instead of {self.cost_before:g} bits; on {others} other instances the policy {holds}: "
+            f"{self.cost:g} instead of {self.cost_before:g} bits; on {others} other {'instance' if others == 1 else 'instances'} the policy {holds}: "
             f"{last.kept:.1%} keep their path signature{left_out}, and gradients are off by {last.error:.3g}{bad}.",
             facts,
         )
@@ -347,8 +347,8 @@ def knobs_of(
     roles = None if roles is None else names_of("roles", "roles", roles)
     sites = None if sites is None else names_of("sites", "sites", sites)
     ops = list(operations(source))
-    with_roles = {op.role or "dynamics" for op in ops if not op.site} | set(_EVERYWHERE)
-    with_sites = list(dict.fromkeys(op.site for op in ops if op.site))
+    with_roles = {op.role or "dynamics" for op in ops if op.code != "event" and not op.site} | set(_EVERYWHERE)
+    with_sites = list(dict.fromkeys(site for op in ops for site in _sites_of(source, op)))
     if unknown := sorted(set(roles or ()) - set(ROLES)):
         raise ValueError(f"roles: {', '.join(unknown)} is none of {', '.join(ROLES)}")
     if unknown := sorted(set(sites or ()) - set(with_sites)):
@@ -359,6 +359,18 @@ def knobs_of(
     if not knobs:
         raise ValueError("roles, sites: at least one that may be lowered")
     return knobs
+
+
+def _sites_of(source: program_pb2.Program, op: program_pb2.Op) -> list[str]:
+    """The sites whose formats an operation has: of the reals that it computes, and of those that it compares as a named site."""
+
+    def has_reals(values: Sequence[int]) -> bool:
+        return any(source.values[k].element == program_pb2.ELEMENT_TYPE_REAL for k in values)
+
+    compared = op.regions[0].yields[:1] if op.code == "while" else op.operands[:1]
+    decides = op.code in ("while", "event", "accept") and has_reals(compared)
+    computes = op.site and op.code != "event" and has_reals([*op.operands, *op.results])
+    return ([op.site] if computes else []) + ([op.decision_site] if decides else [])
 
 
 def _weights(knobs: Sequence[Knob], cost: Mapping[str, float] | None) -> list[float]:
