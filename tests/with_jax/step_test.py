@@ -316,6 +316,25 @@ def test_scans_take_elements_and_stack_results_in_both_directions(client):
     compared(client, step, {"x": X}, 2, 1e-15)
 
 
+def ones(c, row):
+    return c * 1.5 - row, None
+
+
+REVERSED = {
+    "nothing is scanned": (lambda c, _: (c * 1.5 - 1, None), None),
+    "all rows are equal": (ones, jnp.ones(4)),
+    "rows are not read": (lambda c, row: (c * 1.5 - 1, None), jnp.arange(4.0)),
+    "what is stacked is not used": (lambda c, _: (c * 1.5 - 1, c), None),
+    "rows are read": (ones, jnp.arange(4.0)),
+}
+
+
+@pytest.mark.parametrize("case", REVERSED)
+def test_a_scan_in_reverse_may_have_no_rows(client, case):
+    body, rows = REVERSED[case]
+    compared(client, lambda s: {"x": lax.scan(body, s["x"], rows, length=4, reverse=True)[0]}, {"x": X}, 2, 1e-15)
+
+
 def masked(goes_on, body, start, length):
     """A scan that does nothing once its work is done, as jaxopt and MJX write it."""
 

@@ -184,7 +184,8 @@ class Emission:
 
         given = [self._written[x.operands[place]] for place in carried]
         scanned = [self._written[x.operands[count + k]] for k in read]
-        length, reverse = x.attributes["length"], x.attributes["reverse"]
+        length = x.attributes["length"]
+        reverse = x.attributes["reverse"] and bool(read or stacked)  # without rows all turns are alike
         last, stacks = self._b.scan(turn, given, scanned, length=length, reverse=reverse)
         return {**dict(zip(carried, last)), **dict(zip(stacked, stacks))}
 
