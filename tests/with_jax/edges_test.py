@@ -538,6 +538,17 @@ def test_an_observed_leaf_keeps_the_width_of_its_example(client):
     assert r.trajectory["low"].dtype == np.uint32 and r.trajectory["low"].tolist() == [[0x7F4A7C15]]
 
 
+@pytest.mark.parametrize("e", [2.5, np.array([-0.0, np.inf, np.nan]), np.int32(3), np.array([True, False]), np.zeros((0, 2))])
+def test_an_observed_leaf_that_no_step_changes_is_recorded_as_it_is(client, e):
+    start = {"x": 1.0, "e": e}
+    world = simgrad.jax.world(lambda state: {**state, "x": 0.5 * state["x"]}, state=start, observe=["e"])
+    assert world.constants == world.exports == ("e",) and world.observables == ()
+    r = client.rollout(world, steps=2, initial=start, policy="f64", record=["e"])
+    assert r.trajectory["e"].dtype == np.asarray(e).dtype
+    np.testing.assert_array_equal(r.trajectory["e"], np.broadcast_to(e, (1, 2, *np.shape(e))))
+    np.testing.assert_array_equal(r.state["e"], np.broadcast_to(e, (1, *np.shape(e))))
+
+
 def test_outputs_with_names_of_leaves_have_names_of_their_own(client):
     def step(state):
         x = state["x"] * 0.5

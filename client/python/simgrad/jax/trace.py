@@ -48,7 +48,7 @@ class Step:
 
     Attributes:
       state, constants, observables: the leaves of the state. exports: what else is computed: leaves
-        of outputs and of `observe`, and observables that were asked for.
+        of outputs and of `observe`, and observables and constants that were asked for.
       halts: what ends a run. Where a cost reads observables at the end there is none: behind a halt they are 0.
     """
 
@@ -401,13 +401,13 @@ class StepFinder:
             read = set(free[:1]) or set(names[:1])
         state = tuple(n for n in names if n in read)
         observables = tuple(n for n in free if n not in read)
-        asked = {*self._wanted, *by_costs[1]} & set(observables)
+        fixed = tuple(n for n in names if ("state", n) in constants and n not in state)
+        asked = [n for n in names if n in self._wanted or n in observables and n in by_costs[1]]
         examples = dict(zip(names, self._state.examples))
-        observed = {n: typed(made.graph, outputs[n], examples[n]) for n in observables if n in asked}
+        observed = {n: typed(made.graph, outputs[n], examples[n]) for n in asked if n not in state}
         exports = {n: made.graph.given(x) for n, x in {**observed, **others}.items()}
         following = {n: made.graph.given(typed(made.graph, outputs[n], examples[n])) for n in state}
         live = Live([*following.values(), *exports.values(), *(x.operands[0] for x in halts)])
-        fixed = tuple(n for n in names if ("state", n) in constants and n not in state)
         return Step(made, live, state, fixed, observables, following, exports, halts)
 
 
