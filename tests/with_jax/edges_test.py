@@ -1069,3 +1069,35 @@ def test_a_number_that_a_mask_leaves_out_counts_as_non_finite_unless_a_second_ma
     stopped = client.gradient(masked(False), **{**work, "policy": sg.Policy("f64").nonfinite("stop")})
     assert stopped.health[0].stopped and stopped.health[0].step == 0
     assert client.gradient(masked(True), **work, reduction="finite_only").left_out == 0
+
+
+ZEROS = np.array([0.0, -0.0, 0.0, -0.0])
+
+
+def test_rows_that_differ_in_the_sign_of_a_zero_are_scanned_one_by_one(client):
+    def step(state):
+        signs, _ = lax.scan(lambda c, z: (c + jnp.copysign(1.0, z), None), state["signs"], jnp.asarray(ZEROS))
+        turns, _ = lax.scan(lambda c, z: (c + jnp.arctan2(z, -1.0), None), state["turns"], jnp.asarray(ZEROS))
+        return {"signs": signs, "turns": turns}
+
+    world = simgrad.jax.world(step, state={"signs": 1.0, "turns": 0.0})
+    r = client.rollout(world, steps=1, initial={"signs": 1.0, "turns": 0.0}, policy="f64")
+    assert r.state["signs"][0] == 1.0 and r.state["turns"][0] == 0.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [jnp.cumsum, lambda z: jnp.maximum(z, 0.0), lambda z: jnp.maximum(0.0, z), lambda z: jnp.minimum(z, 0.0),
+     lambda z: jnp.minimum(-0.0, z), lambda z: jnp.clip(z, 0.0)],
+    ids=["cumsum", "max", "max, turned", "min", "min, turned", "clip"])  # fmt: skip
+def test_zeros_of_what_is_known_have_the_signs_of_what_runs(client, function):
+    def step(state):
+        told = {"known": 1 / function(jnp.asarray(ZEROS)), "run": 1 / function(state["z"])}
+        return {"n": state["n"] + 1, "z": state["z"] + 0 * state["n"] * state["z"]}, told
+
+    start = {"n": 0.0, "z": ZEROS}
+    world = simgrad.jax.world(step, state=start)
+    r = client.rollout(world, steps=1, initial=start, policy="f64", record=["known", "run"])
+    expected = np.asarray(1 / function(jnp.asarray(ZEROS)))
+    for name in ("known", "run"):
+        np.testing.assert_array_equal(r.trajectory[name][0, 0], expected, err_msg=name)

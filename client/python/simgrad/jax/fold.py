@@ -111,7 +111,18 @@ def padded(a: np.ndarray, fill: Any, padding: Sequence[Sequence[int]]) -> np.nda
 def _running_sum(a: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
     turned = np.flip(a, axis) if reverse else a
     sums = np.cumsum(turned, axis, dtype=a.dtype)
+    sums = sums + 0  # it begins with +0
     return np.flip(sums, axis) if reverse else sums
+
+
+def _larger(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of two zeros +0, if either is."""
+    return np.where((a == 0) & (b == 0), a + b, np.maximum(a, b))
+
+
+def _smaller(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of two zeros -0, if either is."""
+    return -_larger(-a, -b) if np.result_type(a, b).kind == "f" else np.minimum(a, b)
 
 
 def _scalar_sign(a: np.ndarray) -> np.ndarray:
@@ -137,8 +148,8 @@ FOLDED: dict[str, Callable[..., Any]] = {
     "div": np.divide,
     "quot": _quotient,
     "rem": _remainder,
-    "min": np.minimum,
-    "max": np.maximum,
+    "min": _smaller,
+    "max": _larger,
     "atan2": np.arctan2,
     "pow": np.power,
     "next_after": np.nextafter,

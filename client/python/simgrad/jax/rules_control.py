@@ -100,9 +100,15 @@ def _note_ranges(graph: Graph, arguments: Sequence[Value], ranges: dict[int, Ran
         graph.ranges.note(arguments[k], found)
 
 
+def _all_rows_are_one(a: np.ndarray) -> bool:
+    """To the bit: rows of +0 and -0 are two."""
+    rows = np.ascontiguousarray(a).reshape(len(a), -1).view(np.uint8)
+    return bool((rows == rows[:1]).all())
+
+
 def _element(graph: Graph, scope: Scope, index: int, scanned: Value) -> Value:
     """One row of what is scanned; a constant where all rows are equal."""
-    if not isinstance(scanned, Node) and (scanned == scanned[:1]).all():
+    if not isinstance(scanned, Node) and _all_rows_are_one(scanned):
         return np.asarray(scanned[0])
     element = graph.argument(scope, scanned.shape[1:], scanned.dtype, "scanned", index)
     if element.dtype.kind in "iu":
