@@ -1,5 +1,7 @@
 """The worlds of simgrad.worlds have the properties and the published values that they should have."""
 
+import re
+
 import numpy as np
 import pytest
 from result_bits import differences
@@ -189,3 +191,46 @@ def test_worlds_of_one_body_run_and_those_of_none_are_refused(client):
         sg.worlds.lennard_jones(4, capacity=2)
     with pytest.raises(ValueError, match="spheres 0: at least 1"):
         sg.worlds.bodies(0)
+
+
+def system(params, rates=lambda y, **params: [-y[0]], start=(1.0,)):
+    return System(rates, params, start, 1.0)
+
+
+WRONG = [
+    (lambda w: w.kinetics(system({"h": 1.0})), "system: its params may not be named h: the world takes y, t, h, end, name, level"),
+    (lambda w: w.kinetics(system({"k": 1.0, "end": 1.0, "t": 1.0})), "may not be named t, end: the world"),
+    (lambda w: w.kinetics(system({"y": 1.0})), "may not be named y: the world"),
+    (lambda w: w.kinetics(system({"name": 1.0})), "may not be named name: the world"),
+    (lambda w: w.kinetics(system({}, start=())), "system: its start has a number for each rate, at least 1"),
+    (lambda w: w.kinetics(system({}, start=(1.0, 2.0))).program, "system: 1 rates, and 2 in `start`: one rate for each number"),
+    (lambda w: w.kinetics(system({}, lambda y: [y[0], y[0]])).program, "system: 2 rates, and 1 in `start`"),
+    (lambda w: w.kinetics("foo"), "system 'foo': one of lotka_volterra, van_der_pol, robertson, hires, or a System"),
+    (lambda w: w.kinetics(first_step=0), "first_step 0: above 0"),
+    (lambda w: w.kinetics(first_step=-1e-3), "first_step -0.001: above 0"),
+    (lambda w: w.kinetics(end=-1.0), "end -1.0: not below 0, where the time begins"),
+    (lambda w: w.bodies(0), "spheres 0: at least 1, and whole"),
+    (lambda w: w.bodies(dimensions=0), "dimensions 0: at least 1, and whole"),
+    (lambda w: w.bodies(box=[1, 2, 3]), "box [1, 2, 3]: one edge, or one for each of 2 dimensions, above 0"),
+    (lambda w: w.bodies(box=0.0), "box 0.0: one edge, or one for each of 2 dimensions, above 0"),
+    (lambda w: w.bodies(tol=-1.0), "tol -1.0: above 0"),
+    (lambda w: w.chain(0), "masses 0: at least 1, and whole"),
+    (lambda w: w.chain(dimensions=0), "dimensions 0: at least 1, and whole"),
+    (lambda w: w.chain(caps=(5, 5)), "caps (5, 5): a whole number, at least 1, for each of newton, cg, search"),
+    (lambda w: w.chain(caps=(5, 0, 5)), "caps (5, 0, 5): a whole number, at least 1, for each of newton, cg, search"),
+    (lambda w: w.lennard_jones(0), "particles 0: at least 1, and whole"),
+    (lambda w: w.lennard_jones(2.0), "particles 2.0: at least 1, and whole"),
+    (lambda w: w.lennard_jones(cutoff=0.0), "cutoff 0.0: above 0"),
+    (lambda w: w.lennard_jones(cutoff=-1), "cutoff -1: above 0"),
+    (lambda w: w.lennard_jones(skin=0.2, capacity=-1), "capacity -1: at least 0, and whole"),
+    (lambda w: w.cartpole((4, 0, 1)), "sizes[1] 0: at least 1, and whole"),
+    (lambda w: w.cartpole_weights((4, 0, 1)), "sizes[1] 0: at least 1, and whole"),
+    (lambda w: w.cartpole_weights((3, 1)), "sizes (3, 1): from 4 numbers of the state to 1 push"),
+    (lambda w: w.visibility(4.0), "points 4.0: at least 1, and whole"),
+]
+
+
+@pytest.mark.parametrize("made, told", WRONG)
+def test_wrong_arguments_of_worlds_are_told_by_name_with_what_is_right(made, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        made(sg.worlds)

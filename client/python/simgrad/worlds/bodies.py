@@ -23,6 +23,7 @@ import numpy as np
 
 import simgrad.functions as sgf
 from simgrad.world_function import Config, FunctionWorld, Param, State, world
+from simgrad.worlds.arguments import edges_of, positive, whole
 
 
 def bodies(
@@ -40,9 +41,9 @@ def bodies(
       tol: of a velocity, where the solver stops (1e-5 suits f32); max_iter: its sweeps.
     Observables: energy, touching (contacts). Objective: spread (mean |x|^2 of z[T]).
     """
-    if spheres < 1:
-        raise ValueError(f"spheres {spheres}: at least 1")
-    edges = np.broadcast_to(np.asarray(box, float), dimensions)
+    whole(1, spheres=spheres, dimensions=dimensions, max_iter=max_iter)
+    positive(tol=tol)
+    edges = edges_of(box, dimensions)
     # Spheres with walls at 0, with walls at the edges, and pairs. The walls are the last body.
     a, b = np.triu_indices(spheres, 1)
     walled = np.tile(np.repeat(np.arange(spheres), dimensions), 2)
@@ -59,8 +60,7 @@ def bodies(
         radius=Param(spheres, default=0.1),
         h=Config(default=h),
         gravity=Param(default=9.81),
-        friction=Param(default=0.3),
-        restitution=Param(default=0.5),
+        friction=Param(default=0.3), restitution=Param(default=0.5),  # fmt: skip
     )
     def step(x: Any, v: Any, mass: Any, radius: Any, h: Any, **param: Any) -> dict[str, Any]:
         r, normals = radius[:, None], inward  # from the second to the first

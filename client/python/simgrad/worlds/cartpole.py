@@ -16,6 +16,7 @@ import numpy as np
 
 import simgrad.functions as sgf
 from simgrad.world_function import Config, FunctionWorld, Param, State, Weights, world
+from simgrad.worlds.arguments import whole
 
 
 def cartpole(sizes: Sequence[int] = (4, 64, 64, 1), *, h: float = 0.02) -> FunctionWorld:
@@ -27,8 +28,7 @@ def cartpole(sizes: Sequence[int] = (4, 64, 64, 1), *, h: float = 0.02) -> Funct
     Observables: push (a force). Objectives: balance (1 - cos(angle) + x^2/100 + push^2/10000, summed
     over steps).
     """
-    if len(sizes) < 2 or sizes[0] != 4 or sizes[-1] != 1:
-        raise ValueError(f"sizes {tuple(sizes)}: from 4 numbers of the state to 1 push")
+    _check(sizes)
     layers = range(1, len(sizes))
     weights: dict[str, Any] = {f"w{i}": Weights(sizes[i - 1], sizes[i]) for i in layers}
     biases: dict[str, Any] = {f"b{i}": Weights(sizes[i], default=0.0) for i in layers}
@@ -72,8 +72,15 @@ def cartpole(sizes: Sequence[int] = (4, 64, 64, 1), *, h: float = 0.02) -> Funct
     return step
 
 
+def _check(sizes: Sequence[int]) -> None:
+    if len(sizes) < 2 or sizes[0] != 4 or sizes[-1] != 1:
+        raise ValueError(f"sizes {tuple(sizes)}: from 4 numbers of the state to 1 push")
+    whole(1, **{f"sizes[{i}]": size for i, size in enumerate(sizes)})
+
+
 def cartpole_weights(sizes: Sequence[int] = (4, 64, 64, 1), seed: int = 0) -> dict[str, np.ndarray]:
     """Random matrices for weights of `cartpole`: normal, of variance 1 / inputs, the last a tenth."""
+    _check(sizes)
     random = np.random.default_rng(seed)
     scale = [1.0] * (len(sizes) - 2) + [0.1]
     return {

@@ -18,15 +18,14 @@ import numpy as np
 
 import simgrad.functions as sgf
 from simgrad.world_function import Config, FunctionWorld, Param, State, world
+from simgrad.worlds.arguments import each_whole, whole
 
 
 def chain(
     masses: int = 8,
     *,
     dimensions: int = 2,
-    h: float = 0.01,
-    tol: float = 1e-10,
-    cg_tol: float = 1e-8,
+    h: float = 0.01, tol: float = 1e-10, cg_tol: float = 1e-8,  # fmt: skip
     caps: tuple[int, int, int] = (50, 200, 20),
 ) -> FunctionWorld:
     """States x and v [masses, dimensions]; params stiffness, rest (length of a spring), mass, gravity
@@ -36,6 +35,8 @@ def chain(
       caps: of the iterations of newton, cg and search.
     Observables: energy (of the new state). Objectives: tip (height of the last mass).
     """
+    whole(1, masses=masses, dimensions=dimensions)
+    each_whole("caps", caps, ("newton", "cg", "search"))
     down, nothing = np.eye(dimensions)[-1], np.zeros((1, dimensions))
 
     def along(x: Any, start: Any = nothing) -> Any:
@@ -60,9 +61,7 @@ def chain(
         mass=Param(default=0.1),
         gravity=Param(default=9.81),
         anchor=Param(dimensions, default=0.0),
-        h=Config(default=h),
-        tol=Config(default=tol),
-        cg_tol=Config(default=cg_tol),
+        h=Config(default=h), tol=Config(default=tol), cg_tol=Config(default=cg_tol),  # fmt: skip
     )
     def step(x: Any, v: Any, h: Any, tol: Any, cg_tol: Any, **params: Any) -> dict[str, Any]:
         stiffness, rest, mass, gravity, anchor = params.values()

@@ -21,7 +21,8 @@ import numpy as np
 
 import simgrad.functions as sgf
 from simgrad.world_function import Config, FunctionWorld, Param, State, world
-from simgrad.worlds.systems import SYSTEMS, System
+from simgrad.worlds.arguments import positive
+from simgrad.worlds.systems import System, system_of
 
 _D, _W = 1 - 1 / np.sqrt(2), np.sqrt(2) / 4
 # The weights of k1, k2 and k3, less those of third order.
@@ -43,17 +44,22 @@ def kinetics(
     Args:
       system: a name of SYSTEMS, or a System of one's own.
       newton_tol: where Newton stops, by the change of any number; None: atol / 1000.
-    Observables: error (of the try), accepted. Objectives: first, last (of y).
+    Observables: error (of the try), accepted. Objectives: first, last (of y). Gradients through fast
+    jumps, as those of van_der_pol, need a tighter rtol than values (docs/numerics.md).
     """
-    if isinstance(system, str) and system not in SYSTEMS:
-        raise ValueError(f"system {system!r}: one of {', '.join(SYSTEMS)}, or a System")
-    chosen = SYSTEMS[system] if isinstance(system, str) else system
+    chosen = system_of(system)
+    positive(first_step=first_step)
     species, tol = len(chosen.start), atol / 1000 if newton_tol is None else newton_tol
     stop = float(chosen.end if end is None else end)
+    if not stop >= 0:
+        raise ValueError(f"end {stop}: not below 0, where the time begins")
     one = np.eye(species)
 
     def rates(y: Any, params: Mapping[str, Any]) -> Any:
-        return np.stack([sgf.builder(y).value(rate) for rate in chosen.rates(y, **params)])
+        made = [sgf.builder(y).value(rate) for rate in chosen.rates(y, **params)]
+        if len(made) != species:
+            raise ValueError(f"system: {len(made)} rates, and {species} in `start`: one rate for each number")
+        return np.stack(made)
 
     def jacobian(y: Any, at: Any, params: Mapping[str, Any]) -> Any:
         b, columns = sgf.builder(y), []

@@ -20,6 +20,7 @@ import numpy as np
 
 import simgrad.functions as sgf
 from simgrad.world_function import Config, FunctionWorld, Param, State, world
+from simgrad.worlds.arguments import positive, whole
 from simgrad.worlds.verlet_list import AllPairs, VerletList
 
 
@@ -31,8 +32,7 @@ def lennard_jones(
     box: float | None = None,
     dimensions: int = 3,
     h: float = 0.005,
-    skin: float | None = None,
-    capacity: int | None = None,
+    skin: float | None = None, capacity: int | None = None,  # fmt: skip
 ) -> FunctionWorld:
     """States x and v [particles, dimensions]; params sigma and epsilon.
 
@@ -45,11 +45,12 @@ def lennard_jones(
     Observables: potential and kinetic energy of the new state, `neighbours` (pairs within the cutoff).
     Objectives: energy (of z[T]), spread (mean |x|^2 of z[T]).
     """
+    whole(1, particles=particles, dimensions=dimensions)
+    positive(cutoff=cutoff)
     if onset is not None and not 0 < onset < cutoff:
         raise ValueError(f"onset {onset}: between 0 and the cutoff of {cutoff}")
     if box is not None and box < 2 * (cutoff + (skin or 0)):
         raise ValueError(f"box {box}: at least twice the cutoff of {cutoff} and the skin")
-
     if skin is None and capacity is not None:
         raise ValueError(f"capacity {capacity}: of the list, which there is with a skin")
 

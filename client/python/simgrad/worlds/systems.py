@@ -16,6 +16,26 @@ class System(NamedTuple):
     end: float
 
 
+# The names that the world of a system has itself, and what the decorator takes.
+_TAKEN = ("y", "t", "h", "end", "name", "level")
+
+
+def system_of(given: str | System) -> System:
+    """A system by its name, or one of a user's own.
+
+    Raises: ValueError for an unknown name, params with names that are taken, and a start without numbers.
+    """
+    if isinstance(given, str):
+        if given not in SYSTEMS:
+            raise ValueError(f"system {given!r}: one of {', '.join(SYSTEMS)}, or a System")
+        return SYSTEMS[given]
+    if taken := [name for name in _TAKEN if name in given.params]:
+        raise ValueError(f"system: its params may not be named {', '.join(taken)}: the world takes {', '.join(_TAKEN)}")
+    if not len(given.start):
+        raise ValueError("system: its start has a number for each rate, at least 1")
+    return given
+
+
 def _lotka_volterra(y: Any, a: Any, b: Any, c: Any, d: Any) -> list[Any]:
     return [a * y[0] - b * y[0] * y[1], d * y[0] * y[1] - c * y[1]]
 

@@ -20,6 +20,7 @@ import numpy as np
 
 import simgrad.functions as sgf
 from simgrad.world_function import State
+from simgrad.worlds.arguments import whole
 
 
 class AllPairs:
@@ -83,6 +84,7 @@ class VerletList:
             raise ValueError(f"skin {skin}: not below 0")
         self._every, self._cutoff, self._skin = every, cutoff, skin
         self._capacity = len(every.first) if capacity is None else capacity
+        whole(0, capacity=self._capacity)
 
     def states(self, dimensions: int) -> dict[str, State]:
         return {

@@ -23,6 +23,7 @@ import numpy as np
 
 import simgrad.functions as sgf
 from simgrad.world_function import Config, FunctionWorld, Param, State, world
+from simgrad.worlds.arguments import whole
 
 
 def visibility(points: int = 256, *, h: float = 0.1) -> FunctionWorld:
@@ -33,8 +34,7 @@ def visibility(points: int = 256, *, h: float = 0.1) -> FunctionWorld:
     Observables: hard, soft (estimates of the area after the move). Objectives: hard_coverage and
     soft_coverage, the same summed over steps. Draws hang on the `seed` of a request.
     """
-    if points < 1:
-        raise ValueError(f"points {points}: at least 1")
+    whole(1, points=points)
 
     @world(
         name="visibility",
