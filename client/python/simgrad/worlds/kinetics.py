@@ -45,7 +45,7 @@ def kinetics(
       system: a name of SYSTEMS, or a System of one's own.
       newton_tol: where Newton stops, by the change of any number; None: atol / 1000.
     Observables: error (of the try), accepted. Objectives: first, last (of y). Gradients through fast
-    jumps, as those of van_der_pol, need a tighter rtol than values (docs/numerics.md).
+    jumps, as those of van_der_pol, need a tighter rtol than values (docs/python.md).
     """
     chosen = system_of(system)
     positive(first_step=first_step)
