@@ -123,10 +123,14 @@ def test_wrong_usage_exits_with_2_and_shows_what_was_wrong(arguments, capsys):
     assert arguments[-1].rpartition("=")[2] in capsys.readouterr().err
 
 
-def test_a_world_that_cannot_be_made_is_wrong_usage_with_its_line(capsys):
-    arguments = ["program", "--world", "simgrad.worlds:lennard_jones", "--config", "particles=4.5"]
+def test_a_world_that_cannot_be_made_is_wrong_usage_with_its_line(capsys, tmp_path):
+    file = tmp_path / "still.py"
+    file.write_text("import simgrad as sg\n\ndef still(n):\n    return sg.world(lambda x: {'x': x}, x=sg.State(n))\n")
+    arguments = ["program", "--world", f"{file}:still", "--config", "n=4.5"]
     assert command_line.main(arguments) == command_line.EXIT_USAGE
-    assert re.match(r"simgrad: \w+\.py:\d+: ", capsys.readouterr().err)
+    assert "still.py:4: State[4.5]: a shape has whole numbers" in capsys.readouterr().err
+    assert command_line.main(["program", "--world", "simgrad.worlds:lennard_jones", "--config", "particles=4.5"]) == 2
+    assert "particles 4.5: at least 1, and whole" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -326,6 +330,33 @@ def test_serve_without_a_server_says_how_to_come_by_one(monkeypatch, tmp_path, c
     monkeypatch.setenv("SIMGRAD_SERVER", str(tmp_path / "gone"))
     assert command_line.main(["serve"]) == command_line.EXIT_USAGE
     assert "gone is no simgrad-server" in capsys.readouterr().err
+
+
+def test_serve_takes_the_short_form_of_help(monkeypatch):
+    became = []
+    monkeypatch.setenv("SIMGRAD_SERVER", sys.executable)
+    monkeypatch.setattr(os, "execv", lambda file, given: became.append(given))
+    command_line.main(["serve", "-h"])
+    assert became == [[sys.executable, "--help"]]
+
+
+def test_serve_does_not_take_a_folder_for_a_server(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SIMGRAD_SERVER", str(tmp_path))
+    assert command_line.main(["serve"]) == command_line.EXIT_USAGE
+    assert f"{tmp_path} is no simgrad-server that can be run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-certificate", "--tls-key", "--token-file"])
+@pytest.mark.parametrize("kind, said", [("gone", "No such file or directory"), ("folder", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_told_with_its_option(option, kind, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("folder").mkdir()
+    for name, what in (("certificate", "CERTIFICATE"), ("key", "PRIVATE KEY")):
+        pathlib.Path(name).write_text(f"-----BEGIN {what}-----")
+    given = {**({"--tls-certificate": "certificate", "--tls-key": "key"} if "tls" in option else {}), option: f"./{kind}"}
+    flat = [text for pair in given.items() for text in pair]
+    assert command_line.main(["info", *flat]) == command_line.EXIT_USAGE
+    assert capsys.readouterr().err == f"simgrad: {option} {kind}: {said}\n"
 
 
 @pytest.mark.parametrize("option", ["--tls-ca", "--tls-certificate", "--tls-key", "--token-file", "--output"])

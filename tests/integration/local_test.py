@@ -141,6 +141,8 @@ def test_an_option_that_is_wrong_leaves_no_server(wrong):
 def test_without_a_binary_the_ways_to_one_are_told(monkeypatch, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere is no simgrad-server"):
         sg.local(server=tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path} is no simgrad-server"):
+        sg.local(server=tmp_path)
     monkeypatch.setenv("SIMGRAD_SERVER", str(tmp_path / "gone"))
     with pytest.raises(FileNotFoundError, match="gone is no simgrad-server"):
         sg.local()

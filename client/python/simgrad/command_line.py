@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 import sys
-from typing import Any, BinaryIO, Sequence
+from typing import Any, BinaryIO, Mapping, Sequence
 
 import numpy as np
 
@@ -115,7 +115,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _serve(flags: list[str]) -> int:
-    """Becomes the server: its flags, its exit codes."""
+    """Becomes the server: its flags, which begin with two dashes, and its exit codes."""
+    flags = ["--help" if flag == "-h" else flag for flag in flags]
     try:
         server = server_binary()
         os.execv(server, [server, *flags])
@@ -134,15 +135,19 @@ def _first_token(file: pathlib.Path) -> str:
 
 
 def _connect(options: argparse.Namespace) -> Client:
-    files = (options.tls_ca, options.tls_certificate, options.tls_key)
-    credentials = None
-    if options.tls or any(file is not None for file in files):
-        credentials = tls(
-            options.tls_ca, certificate=options.tls_certificate, key=options.tls_key
-        )
-    token = None
-    if options.token_file is not None:
-        token = _first_token(pathlib.Path(options.token_file))
+    certificates = {
+        "--tls-ca": options.tls_ca,
+        "--tls-certificate": options.tls_certificate,
+        "--tls-key": options.tls_key,
+    }
+    credentials = token = None
+    try:
+        if options.tls or any(file is not None for file in certificates.values()):
+            credentials = tls(options.tls_ca, certificate=options.tls_certificate, key=options.tls_key)
+        if options.token_file is not None:
+            token = _first_token(pathlib.Path(options.token_file))
+    except OSError as error:
+        raise ValueError(_unread(error, {**certificates, "--token-file": options.token_file})) from None
     return Client(
         options.target,
         timeout=options.timeout,
@@ -150,6 +155,13 @@ def _connect(options: argparse.Namespace) -> Client:
         token=token,
         retry=not options.no_retry,
     )
+
+
+def _unread(error: OSError, files: Mapping[str, str | None]) -> str:
+    """Tells of a file that cannot be read with the option that names it."""
+    named = pathlib.Path(error.filename or "")
+    asked = [option for option, file in files.items() if file and pathlib.Path(file) == named]
+    return f"{' and '.join(asked)} {named}: {error.strerror}" if asked else str(error)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -38,7 +38,7 @@ def server_binary(given: str | os.PathLike[str] | None = None) -> str:
     Raises: FileNotFoundError where there is none, or where `given` or $SIMGRAD_SERVER is none.
     """
     named = given or os.environ.get("SIMGRAD_SERVER")
-    if named and not os.access(named, os.X_OK):
+    if named and not (os.path.isfile(named) and os.access(named, os.X_OK)):
         raise FileNotFoundError(f"{os.fspath(named)} is no simgrad-server that can be run")
     found = named or _installed() or shutil.which("simgrad-server")
     if not found and os.access(_CHECKOUT, os.X_OK):
