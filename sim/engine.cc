@@ -156,6 +156,7 @@ absl::Status Execution::Forward() {
     births_.BeforeChunk(t, checkpoints_.StateAt(t));
     if (absl::Status status = WasEnded(); !status.ok()) return status;
     const Clock::time_point start = Clock::now();
+    observer_.OnChunk(WorkPhase::kForward, count);
     absl::StatusOr<ForwardChunk> chunk = run_.Forward(t, count);
     if (!chunk.ok()) return chunk.status();
     const double seconds = SecondsSince(start);
@@ -245,6 +246,7 @@ absl::Status Execution::Advance(int64_t from, int64_t to, int64_t end) {
     }
     const int64_t count = std::min(chunk_.steps(), due - from);
     const Clock::time_point start = Clock::now();
+    observer_.OnChunk(WorkPhase::kRecompute, count);
     if (const auto chunk = run_.Forward(from, count); !chunk.ok()) return chunk.status();
     result_.seconds.recompute += SecondsSince(start);
     result_.recompute_steps += count * batch_.instances;
@@ -305,6 +307,7 @@ absl::Status Execution::ReverseOver(const InstanceWeights& over, bool again) {
     if (status.ok()) status = Continue(WorkPhase::kAdjoint);
     if (!status.ok()) return status;
     const Clock::time_point start = Clock::now();
+    observer_.OnChunk(WorkPhase::kAdjoint, count);
     absl::StatusOr<AdjointChunk> chunk = run_.Adjoint(*first, count);
     if (!chunk.ok()) return chunk.status();
     result_.seconds.adjoint += SecondsSince(start);

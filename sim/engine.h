@@ -71,6 +71,8 @@ class Observer {
   virtual ~Observer() = default;
   // An error ends the work with that status before the next chunk.
   virtual absl::Status Continue(WorkPhase) { return absl::OkStatus(); }
+  // A chunk of so many steps begins: kForward, kRecompute or kAdjoint. It may be stopped inside.
+  virtual void OnChunk(WorkPhase, int64_t /*steps*/) {}
   // Called first, with z[0] of the recorded states (RunOptions::record_states), [instances][shape].
   virtual void OnStart(const std::vector<Tensor>& /*recorded_states*/) {}
   virtual void OnForward(const ForwardChunk&) {}

@@ -43,7 +43,7 @@ class Caller {
   // worth. What a request takes may leave a debt; while there is one nothing more is given.
   // Returns zero where they were taken, else how long to wait.
   absl::Duration TakeSteps(double instance_steps, absl::Time now);
-  // Gives back what was taken for work that never ran.
+  // Gives back what was taken for steps that never ran.
   void GiveSteps(double instance_steps);
 
   // How long to wait before one more refusal is told. Some are told at once; a caller that comes

@@ -152,6 +152,14 @@ bool StreamingCall::TakeQuota(double instance_steps) {
   return false;
 }
 
+// A step is paid once, whether it runs forward, again or in reverse: of a gradient with its rollout,
+// of a Vjp once for each cotangent.
+double StreamingCall::RanSteps() const {
+  const int64_t begun = *std::max_element(begun_steps_.begin(), begun_steps_.end());
+  return answered_steps_ +
+         static_cast<double>(instances_) * static_cast<double>(std::min(begun, steps_));
+}
+
 scheduling::WorkQueue::Job StreamingCall::RunJob() {
   scheduling::WorkQueue::Job job;
   job.caller = caller_;
@@ -286,6 +294,8 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
     status = absl::InternalError(error.what());
   }
   turn_ = nullptr;
+  // Before the caller knows: one that has its answer may ask again.
+  if (!status.ok()) caller_->GiveSteps(taken_steps_ - RanSteps());
   End(status);
 }
 

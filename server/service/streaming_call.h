@@ -4,6 +4,7 @@
 // workers, OnCancel and OnDone on gRPC's.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -103,6 +104,7 @@ class StreamingCall final : public sim::Observer,
  private:
   // sim::Observer:
   absl::Status Continue(sim::WorkPhase phase) override;
+  void OnChunk(sim::WorkPhase phase, int64_t steps) override;
   void OnStart(const std::vector<sim::Tensor>& recorded_states) override;
   void OnForward(const sim::ForwardChunk& chunk) override;
   void OnRecompute(int64_t steps) override;
@@ -115,6 +117,8 @@ class StreamingCall final : public sim::Observer,
   void Admit(absl::StatusOr<PreparedWork> prepared, Preparation cost,
              scheduling::WorkQueue::Turn* turn = nullptr);
   bool TakeQuota(double instance_steps);
+  // Instance-steps of those taken that ran: answers that are complete, and chunks of the next that began.
+  double RanSteps() const;
   // The work that runs next, of a world with this label.
   void Take(PreparedWork prepared, const std::string& world_label);
   scheduling::WorkQueue::Job RunJob();
@@ -162,7 +166,9 @@ class StreamingCall final : public sim::Observer,
   Outbox* outbox_ = nullptr;
   std::shared_ptr<scheduling::Caller> caller_;
   metrics::CallerMetrics* caller_metrics_ = nullptr;
-  double taken_steps_ = 0;  // instance-steps, of the caller's account
+  double taken_steps_ = 0;                // instance-steps, of the caller's account
+  double answered_steps_ = 0;             // of these, for answers that are complete
+  std::array<int64_t, 3> begun_steps_{};  // of the next answer: forward, again and in reverse
   scheduling::Scheduler::Arrival arrival_;
   scheduling::MemoryBudget::Reservation upload_;
   std::optional<scheduling::Refusal> lacking_;  // memory, while the work was prepared

@@ -67,6 +67,10 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
   return cancellation_->Check();
 }
 
+void StreamingCall::OnChunk(sim::WorkPhase phase, int64_t steps) {
+  begun_steps_[static_cast<size_t>(phase)] += steps;
+}
+
 void StreamingCall::Post(EncodedPart part) {
   const WithinStage send(clock_, Stage::kSend);
   if (!outbox_->Send(std::move(part))) NoteDropped();
@@ -297,6 +301,8 @@ absl::Status StreamingCall::Reverse(const sim::Work& facts) {
 absl::Status StreamingCall::Answer(const sim::Work& facts,
                                    const absl::StatusOr<sim::WorkResult>& result) {
   if (!result.ok()) return result.status();
+  answered_steps_ += static_cast<double>(instances_) * static_cast<double>(steps_);
+  begun_steps_.fill(0);
   clock_.Enter(Stage::kEncode);
   if (steps_ == 0 && prepared_.send_diagnostics && prepared_.kept == nullptr) {
     Post(conversion::EmptyBlock(column_names_));

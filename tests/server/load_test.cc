@@ -408,6 +408,7 @@ class CallersTest : public testing::Test {
   CallersTest() {
     std::ofstream(path_) << "few-token name=few requests=1\n"
                          << "slow-token name=slow instance_steps_per_second=100\n"
+                         << "ample-token name=ample instance_steps_per_second=100000\n"
                          << "small-token name=small memory_bytes=8388608\n"
                          << "heavy-token name=heavy weight=3\n"
                          << "nameless-token\n";
@@ -435,6 +436,34 @@ class CallersTest : public testing::Test {
   }
   static double Of(RunningServer& server, const std::string& family, const std::string& labels) {
     return server.Series().at("simgrad_caller_" + family + "{" + labels + "}");
+  }
+  static double Steps(RunningServer& server, const std::string& direction) {
+    return server.Series().at("simgrad_steps_total{direction=\"" + direction + "\"}");
+  }
+  // The seconds until the caller may ask again; 0: it was let in.
+  static double WaitOf(RunningServer& server, const std::string& token) {
+    const grpc::Status status = AskAs(server, token, BallRollout(3)).status;
+    if (status.ok()) return 0;
+    ExpectLimit(status, true);
+    const auto delay = DetailsOf(status).retry.retry_delay();
+    return static_cast<double>(delay.seconds()) + 1e-9 * delay.nanos();
+  }
+  // Cancels a call once so many instance-steps ran. Returns the seconds that it took.
+  template <class Reader>
+  static double CancelAfter(RunningServer& server, double steps, const std::string& direction,
+                            grpc::ClientContext& context, Reader& reader) {
+    const absl::Time begin = absl::Now();
+    EXPECT_TRUE(Eventually([&] { return Steps(server, direction) >= steps; }));
+    context.TryCancel();
+    EXPECT_EQ(reader.Finish().error_code(), grpc::StatusCode::CANCELLED);
+    EXPECT_TRUE(Eventually([&] { return server.server().queue().running() == 0; }));
+    return absl::ToDoubleSeconds(absl::Now() - begin);
+  }
+  // The wait of a caller that had a second's worth, and was charged for `least` to `most` steps.
+  static void ExpectPaid(double wait, double rate, double least, double most, double seconds) {
+    constexpr double kSlack = 1;  // seconds, of this test itself
+    EXPECT_GE(wait, least / rate - 1 - seconds - kSlack);
+    EXPECT_LE(wait, most / rate + kSlack);
   }
 
   const std::string path_ = testing::TempDir() + "/callers_" + std::to_string(getpid());
@@ -464,6 +493,91 @@ TEST_F(CallersTest, HaveAsManyInstanceStepsPerSecondAsTheFileSays) {
   EXPECT_TRUE(AskAs(server, "nameless-token", BallRollout(3)).status.ok());
   EXPECT_EQ(Of(server, "rejected_total", R"(caller="slow",reason="rate")"), 1);
   EXPECT_EQ(Of(server, "instance_steps_total", R"(caller="slow")"), 100'000);
+}
+
+constexpr double kChunk = 16;  // steps, of EndlessRollout
+
+TEST_F(CallersTest, PayOfARolloutThatEndsEarlyForTheStepsThatRan) {
+  RunningServer cancelled(config_);
+  grpc::ClientContext context;
+  Authorize(context, "slow-token");
+  auto reader = cancelled.Rollout(&context, EndlessRollout());
+  const double seconds = CancelAfter(cancelled, 2000, "forward", context, *reader);
+  const double ran = Steps(cancelled, "forward");
+  ExpectPaid(WaitOf(cancelled, "slow-token"), 100, ran, ran + kChunk, seconds);
+
+  RunningServer late(config_);
+  const absl::Time begin = absl::Now();
+  grpc::ClientContext late_context;
+  Authorize(late_context, "slow-token");
+  late_context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  auto late_reader = late.Rollout(&late_context, EndlessRollout());
+  EXPECT_EQ(late_reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_TRUE(Eventually([&] { return late.server().queue().running() == 0; }));
+  const double ran_late = Steps(late, "forward");
+  ExpectPaid(WaitOf(late, "slow-token"), 100, ran_late, ran_late + kChunk,
+             absl::ToDoubleSeconds(absl::Now() - begin));
+}
+
+TEST_F(CallersTest, PayForAChunkThatBeganAndWasStopped) {
+  RunningServer server(config_);
+  // A chunk of so many steps takes far longer than the call may.
+  constexpr int64_t kElements = 1 << 17, kLongChunk = 4000;
+  v1::RolloutRequest request = EndlessRollout();
+  v1::RolloutSpec& spec = *request.mutable_spec();
+  (*spec.mutable_world()->mutable_config())["elements"].set_number(kElements);
+  for (v1::NamedTensor& state : *spec.mutable_initial()) {
+    SetDoubles(std::vector<double>(kElements, 0.5), {kElements}, *state.mutable_tensor());
+  }
+  spec.set_chunk_steps(kLongChunk);
+  grpc::ClientContext context;
+  Authorize(context, "slow-token");
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  auto reader = server.Rollout(&context, request);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_TRUE(Eventually([&] { return server.server().queue().running() == 0; }));
+  ASSERT_EQ(Steps(server, "forward"), 0);
+  ExpectPaid(WaitOf(server, "slow-token"), 100, kLongChunk, kLongChunk, 2);
+}
+
+TEST_F(CallersTest, PayOfACompareThatEndsEarlyForTheStepsThatRan) {
+  RunningServer server(config_);
+  v1::CompareRequest request;
+  *request.mutable_rollout() = EndlessRollout();
+  request.mutable_rollout()->mutable_spec()->set_steps(1000);
+  request.add_variants()->set_steps(10'000'000);
+  request.set_without_paths(true);
+  grpc::ClientContext context;
+  Authorize(context, "slow-token");
+  PartReader<v1::CompareResponse> reader(server.stub().Compare(&context, request));
+  const double seconds = CancelAfter(server, 3000, "forward", context, reader);
+  const double ran = Steps(server, "forward");
+  ExpectPaid(WaitOf(server, "slow-token"), 100, ran, ran + kChunk, seconds);
+}
+
+TEST_F(CallersTest, PayOfAVjpThatEndsEarlyForTheStepsThatRan) {
+  constexpr int64_t kSteps = 2000, kInstances = 64;
+  constexpr double kOne = kSteps * kInstances;
+  RunningServer server(config_);
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = BallGradient(kSteps, kInstances).spec();
+  rollout.mutable_keep()->add_cotangent_final_state("y");
+  const auto kept = AskAs(server, "ample-token", rollout);
+  ASSERT_TRUE(kept.status.ok()) << kept.status.error_message();
+  ASSERT_TRUE(Eventually([&] { return WaitOf(server, "ample-token") == 0; }));
+  v1::VjpRequest request;
+  request.set_handle(kept.result().kept().handle());
+  for (int i = 0; i < 200; ++i) {
+    AddTensor(request.add_cotangents()->mutable_final_state(), "y",
+              std::vector<double>(kInstances, 1.0), {kInstances, 1});
+  }
+  grpc::ClientContext context;
+  Authorize(context, "ample-token");
+  PartReader<v1::GradientResponse> reader(server.stub().Vjp(&context, request));
+  const double seconds = CancelAfter(server, 5 * kOne, "adjoint", context, reader);
+  const double ran = Steps(server, "adjoint");
+  ASSERT_LT(ran, 100 * kOne);
+  ExpectPaid(WaitOf(server, "ample-token"), 1e5, ran, ran + kOne, seconds);
 }
 
 TEST_F(CallersTest, HaveAsMuchMemoryAsTheFileSays) {
