@@ -7,11 +7,10 @@
 #include <openssl/x509.h>
 
 #include <ctime>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/service/file_text.h"
 #include "server/service/request_log.h"
 
 namespace simgrad::server::service {
@@ -44,14 +43,6 @@ Certificate FirstOf(const std::string& pem) {
   const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   ERR_clear_error();
   return at_end ? std::move(first) : nullptr;
-}
-
-// Empty where it cannot be read: a folder opens as a file does, and fails when it is read.
-std::string TextOf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text ? std::move(text).str() : "";
 }
 
 absl::Status NotReadable(const std::string& flag, const std::string& path,

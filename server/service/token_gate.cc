@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "server/scheduling/steady_time.h"
+#include "server/service/file_text.h"
 #include "server/service/request_log.h"
 
 namespace simgrad::server::service {
@@ -90,15 +91,14 @@ TokenGate::Digest TokenGate::DigestOf(const std::string& token) {
 
 absl::StatusOr<std::unique_ptr<TokenGate>> TokenGate::Create(const std::string& path) {
   std::unique_ptr<TokenGate> gate(new TokenGate(path));
-  if (absl::Status status = gate->Read(); !status.ok()) return status;
+  gate->looked_ = SteadyNow();
+  if (absl::Status status = gate->Take(TextOf(path)); !status.ok()) return status;
   return gate;
 }
 
-absl::Status TokenGate::Read() {
-  std::error_code error;
-  changed_ = std::filesystem::last_write_time(path_, error);
-  looked_ = SteadyNow();
-  std::ifstream file(path_);
+absl::Status TokenGate::Take(const std::string& text) {
+  text_.reset();
+  std::istringstream file(text);
   std::vector<Known> tokens;
   std::map<Digest, int> lines;                                             // by token
   std::map<std::string, std::pair<int, scheduling::CallerLimits>> limits;  // by name, with the line
@@ -133,11 +133,12 @@ absl::Status TokenGate::Read() {
     }
     tokens.push_back(std::move(known));
   }
-  if (error || file.bad() || tokens.empty()) {
+  if (tokens.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--token_file=", path_, ": must be a readable file with at least one token on a line"));
   }
   tokens_ = std::move(tokens);
+  text_ = DigestOf(text);
   return absl::OkStatus();
 }
 
@@ -146,13 +147,10 @@ void TokenGate::ReadIfChanged() {
   const absl::Time now = SteadyNow();
   if (now - looked_ < kLookEvery) return;
   looked_ = now;
-  std::error_code error;
-  const auto changed = std::filesystem::last_write_time(path_, error);
-  if (!error && changed == changed_) return;
-  const absl::Status status = Read();
+  const std::string text = TextOf(path_);
+  if (text_ == DigestOf(text)) return;
+  const absl::Status status = Take(text);
   if (!status.ok()) {
-    // A file that is being written may change once more within the resolution of its time.
-    changed_ = std::filesystem::file_time_type::min();
     failed_read_();
     if (!complained_) {
       LogNote(LogLevel::kWarning,

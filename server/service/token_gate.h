@@ -3,14 +3,14 @@
 // The file has one token per line, and behind it what is to be known of its caller, each once:
 //   name=WORD  weight=NUMBER  requests=COUNT  instance_steps_per_second=NUMBER  memory_bytes=COUNT
 // A token without a name is a caller called "token-" and the beginning of its digest. Empty lines
-// and lines that begin with # do not count. The file is read again when it changes; while it cannot
-// be read the tokens known before stay good. Tokens are compared by their SHA-256 in constant time,
-// all of them at every call. Errors: UNAUTHENTICATED, which says what to send and nothing of what
-// is expected. Threads: any. Cost: one hash, and a look at the file's time of change once a second.
+// and lines that begin with # do not count. The file is looked at once a second, and another text
+// counts at once, whatever its time of change; while it cannot be used the tokens known before stay
+// good. Tokens are compared by their SHA-256 in constant time, all of them at every call. Errors:
+// UNAUTHENTICATED, which says what to send and nothing of what is expected. Threads: any. Cost: one
+// hash, and once a second the file is read and hashed.
 #pragma once
 
 #include <array>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -61,13 +61,15 @@ class TokenGate {
   };
   explicit TokenGate(std::string path) : path_(std::move(path)) {}
   static Digest DigestOf(const std::string& token);
-  absl::Status Read();
+  // Takes the tokens of a text; an error leaves those known before.
+  absl::Status Take(const std::string& text);
   void ReadIfChanged();
 
   const std::string path_;
   mutable std::mutex mutex_;
   std::vector<Known> tokens_;
-  std::filesystem::file_time_type changed_;
+  std::optional<Digest>
+      text_;  // the tokens are those of this text; nullopt: the last one was refused
   absl::Time looked_;
   bool complained_ = false;  // told once of a file that cannot be used
   std::function<void()> failed_read_ = [] {};

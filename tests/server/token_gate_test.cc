@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "server/service/caller_identity.h"
+#include "tests/eventually.h"
 
 namespace simgrad::server::service {
 namespace {
@@ -103,6 +105,24 @@ TEST(TokenGate, TellsWhoseTokenItIs) {
   EXPECT_EQ(second->name.find("two"), std::string::npos);
   EXPECT_TRUE(absl::IsUnauthenticated((*gate)->Check("Bearer three").status()));
   EXPECT_TRUE(absl::IsUnauthenticated((*gate)->Check("one").status()));
+}
+
+// As `cp -p`, `rsync -t` and archives leave it.
+TEST(TokenGate, ReadsATextThatHasTheTimeOfTheOneBefore) {
+  const std::filesystem::path path =
+      testing::TempDir() + "/token_gate_time_" + std::to_string(getpid());
+  std::ofstream(path) << "old name=a\n";
+  const auto time = std::filesystem::last_write_time(path);
+  auto gate = TokenGate::Create(path);
+  ASSERT_TRUE(gate.ok()) << gate.status();
+  EXPECT_TRUE((*gate)->Check("Bearer old").ok());
+  const std::filesystem::path next = path.string() + ".next";
+  std::ofstream(next) << "new name=a\n";
+  std::filesystem::last_write_time(next, time);
+  std::filesystem::rename(next, path);
+  EXPECT_TRUE(Eventually([&] { return (*gate)->Check("Bearer new").ok(); }));
+  EXPECT_TRUE(absl::IsUnauthenticated((*gate)->Check("Bearer old").status()));
+  std::filesystem::remove(path);
 }
 
 TEST(AddressOf, IsThePeerWithoutItsPort) {
