@@ -188,7 +188,7 @@ def _bound(equation: Any, operands: list[Any]) -> list[Any]:
 
 
 # Primitives of Equinox whose rules differentiate what their implementation does.
-_OF_THEIR_OPERATIONS = frozenset(("maybe_set", "noinline"))
+_OF_THEIR_OPERATIONS = frozenset(("composite", "maybe_set", "noinline"))
 
 
 @rule(OF_OTHERS)
