@@ -549,6 +549,13 @@ def test_an_observed_leaf_that_no_step_changes_is_recorded_as_it_is(client, e):
     np.testing.assert_array_equal(r.state["e"], np.broadcast_to(e, (1, *np.shape(e))))
 
 
+def test_recording_a_leaf_that_no_step_changes_is_refused_with_observe(client):
+    start = {"x": 1.0, "e": 2.5}
+    world = simgrad.jax.world(lambda state: {**state, "x": 0.5 * state["x"]}, state=start)
+    with pytest.raises(ValueError, match=r"record 'e': no step changes this leaf of the state.*observe=\['e'\]"):
+        client.rollout(world, steps=2, initial=start, record=["x", "e"])
+
+
 def test_outputs_with_names_of_leaves_have_names_of_their_own(client):
     def step(state):
         x = state["x"] * 0.5

@@ -121,9 +121,10 @@ class JaxWorld(World):
 
     def check_record(self, names: Iterable[str]) -> None:
         for name in names:
-            if name in self.observables and name not in self.exports:
+            if name in (*self.observables, *self.constants) and name not in self.exports:
+                what = "reads" if name in self.observables else "changes"
                 raise ValueError(
-                    f"record {name!r}: no step reads this leaf of the state, and it is computed only where it is "
+                    f"record {name!r}: no step {what} this leaf of the state, and it is recorded only where it is "
                     f"asked for: simgrad.jax.world(..., observe=[{name!r}])"
                 )
 
