@@ -116,12 +116,13 @@ def _running_sum(a: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
 
 
 def _larger(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of two zeros +0, if either is."""
-    return np.where((a == 0) & (b == 0), a + b, np.maximum(a, b))
+    """The maximum; two zeros give +0, if either is."""
+    larger: np.ndarray = np.where((a == 0) & (b == 0), a + b, np.maximum(a, b))
+    return larger
 
 
 def _smaller(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of two zeros -0, if either is."""
+    """The minimum; two zeros give -0, if either is."""
     return -_larger(-a, -b) if np.result_type(a, b).kind == "f" else np.minimum(a, b)
 
 
