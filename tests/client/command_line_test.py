@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import pathlib
-import re
 import stat
 import subprocess
 import sys
