@@ -97,6 +97,9 @@ absl::StatusOr<Device> OpenGpus(const config::ServerConfig& config, int only) {
   return device;
 }
 
+// A part of the host's memory: the rest holds the process, its caches and the compiler of kernels.
+int64_t MostBesideGpus(int64_t host_memory_bytes) { return host_memory_bytes / 4 * 3; }
+
 }  // namespace
 
 std::map<std::string, std::string> FormatExecutions() {
@@ -143,9 +146,11 @@ int64_t HostMemoryBytes() {
 
 int64_t DefaultMemoryBudget(const Device& device, int64_t host_memory_bytes) {
   const int64_t half = device.memory_bytes / 2;
-  if (device.gpus.empty()) return half;
-  // The rest holds the process, its caches and the compiler of kernels.
-  return std::min(half, host_memory_bytes / 4 * 3);
+  return device.gpus.empty() ? half : std::min(half, MostBesideGpus(host_memory_bytes));
+}
+
+int64_t MostMemoryBudget(const config::ServerConfig& config, int64_t host_memory_bytes) {
+  return config.device == "cpu" ? host_memory_bytes / 2 : MostBesideGpus(host_memory_bytes);
 }
 
 absl::Status Warm(const Device& device) {

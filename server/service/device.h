@@ -57,6 +57,9 @@ int64_t HostMemoryBytes();
 // work that does not fit goes to the host's memory, at most three quarters of `host_memory_bytes`.
 int64_t DefaultMemoryBudget(const Device& device, int64_t host_memory_bytes);
 
+// The most that it can be with `config.device`, before that is opened.
+int64_t MostMemoryBudget(const config::ServerConfig& config, int64_t host_memory_bytes);
+
 // Compiles the built-in worlds in their default configuration, forward and gradient, for the GPUs.
 absl::Status Warm(const Device& device);
 

@@ -52,6 +52,10 @@ bool StopsWithin(absl::Duration time, const std::stop_token& stop) {
 }  // namespace
 
 absl::Status Server::CheckFiles(const config::ServerConfig& config) {
+  const int64_t most_memory = config.memory_limit_bytes > 0
+                                  ? config.memory_limit_bytes
+                                  : MostMemoryBudget(config, HostMemoryBytes());
+  if (absl::Status status = CheckShares(config, most_memory); !status.ok()) return status;
   if (!config.token_file.empty()) {
     if (auto gate = TokenGate::Create(config.token_file); !gate.ok()) return gate.status();
   }

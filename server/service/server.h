@@ -38,7 +38,8 @@ namespace simgrad::server::service {
 
 class Server {
  public:
-  // Whether the TLS files and the token file of a configuration can be used. Nothing is kept.
+  // Whether the files of a configuration can be used, and its shares of the memory fit, whatever memory the
+  // device turns out to have. Nothing is kept.
   // Errors: INVALID_ARGUMENT with the flag.
   static absl::Status CheckFiles(const config::ServerConfig& config);
 

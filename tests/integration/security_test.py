@@ -377,9 +377,17 @@ class TestExposure:
     @pytest.mark.parametrize("flag", ["--kept_run_bytes", "--content_bytes"])
     def test_a_share_of_the_memory_is_not_more_than_all(self, flag):
         limits = ["--memory_limit_bytes=268435456", f"{flag}=268435457"]
-        ended = subprocess.run([BINARY, "--port=0", "--metrics_port=0", *limits], capture_output=True, text=True, timeout=60)
+        for action in ([], ["--validate_config"]):
+            ended = subprocess.run([BINARY, "--port=0", "--metrics_port=0", *limits, *action], capture_output=True, text=True, timeout=60)
+            assert ended.returncode == 2
+            assert f"{flag}=268435457: must be at most the memory limit, 268435456 bytes" in ended.stderr
+
+    @pytest.mark.parametrize("device", ["auto", "cpu"])
+    def test_validate_config_refuses_a_share_that_no_machine_of_this_size_has(self, device):
+        flags = [f"--device={device}", "--content_bytes=1000000000000000"]
+        ended = subprocess.run([BINARY, "--validate_config", *flags], capture_output=True, text=True, timeout=60)
         assert ended.returncode == 2
-        assert f"{flag}=268435457: must be at most the memory limit, 268435456 bytes" in ended.stderr
+        assert "--content_bytes=1000000000000000: must be at most the memory limit" in ended.stderr
 
     def test_validate_config_is_silent_about_a_good_one(self, server_files, authority):
         other = authority.sign("another")
