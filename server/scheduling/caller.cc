@@ -35,19 +35,30 @@ int64_t Caller::requests_in_flight() const {
 absl::Duration Caller::TakeSteps(double instance_steps, absl::Time now) {
   std::lock_guard lock(mutex_);
   const double rate = limits_.instance_steps_per_second;
-  if (std::isinf(rate)) return absl::ZeroDuration();
+  if (std::isinf(rate)) {
+    working_steps_ += instance_steps;
+    return absl::ZeroDuration();
+  }
   const double paid =
       paid_ == absl::InfinitePast() ? rate : rate * absl::ToDoubleSeconds(now - paid_);
   steps_ = std::min(rate, steps_ + std::max(paid, 0.0));
   paid_ = now;
-  if (steps_ <= 0) return absl::Seconds(-steps_ / rate) + absl::Milliseconds(1);
+  if (steps_ <= 0) {
+    const auto until_paid = [&](double debt) {
+      return absl::Seconds(std::max(debt, 0.0) / rate) + absl::Milliseconds(1);
+    };
+    return std::max(until_paid(-steps_ - working_steps_),
+                    std::min(until_paid(-steps_), absl::Seconds(1)));
+  }
   steps_ -= instance_steps;
+  working_steps_ += instance_steps;
   return absl::ZeroDuration();
 }
 
-void Caller::GiveSteps(double instance_steps) {
+void Caller::EndSteps(double taken, double ran) {
   std::lock_guard lock(mutex_);
-  if (!std::isinf(limits_.instance_steps_per_second)) steps_ += instance_steps;
+  working_steps_ -= taken;
+  if (!std::isinf(limits_.instance_steps_per_second)) steps_ += taken - ran;
 }
 
 // Each refusal has its turn one interval after the last, and a burst may come before its turn. A

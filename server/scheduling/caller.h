@@ -41,10 +41,11 @@ class Caller {
 
   // Takes instance-steps from an account that is paid into at the caller's rate, up to a second's
   // worth. What a request takes may leave a debt; while there is one nothing more is given.
-  // Returns zero where they were taken, else how long to wait.
+  // Returns zero where they were taken, else how long to wait: a second at most for what work that has
+  // not ended may give back.
   absl::Duration TakeSteps(double instance_steps, absl::Time now);
-  // Gives back what was taken for steps that never ran.
-  void GiveSteps(double instance_steps);
+  // The work for which so many were taken has ended: gives back those that never ran.
+  void EndSteps(double taken, double ran);
 
   // How long to wait before one more refusal is told. Some are told at once; a caller that comes
   // again whatever it is told has so many a second, each within three seconds.
@@ -60,7 +61,8 @@ class Caller {
   CallerLimits limits_;
   int64_t requests_ = 0;
   int64_t memory_bytes_ = 0;
-  double steps_ = 0.0;  // of the account, at `paid_`
+  double steps_ = 0.0;          // of the account, at `paid_`
+  double working_steps_ = 0.0;  // taken for work that has not ended
   absl::Time paid_ = absl::InfinitePast();
   absl::Time refused_until_ = absl::InfinitePast();  // when the last refusal has its turn
 };

@@ -171,7 +171,7 @@ scheduling::WorkQueue::Job StreamingCall::RunJob() {
   job.give_up = [self = shared_from_this()] { self->GiveUp(SlowReader::kOneOfTooMany); };
   job.make_room = [self = shared_from_this()](const scheduling::Refusal& refusal) {
     self->admitted_ = false;
-    self->caller_->GiveSteps(self->taken_steps_);
+    self->caller_->EndSteps(self->taken_steps_, 0);
     self->Refuse(refusal);
   };
   return job;
@@ -279,7 +279,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
   RecordWait(waited);
   if (!admitted.ok()) {
     CountUntaken(admitted);
-    caller_->GiveSteps(taken_steps_);
+    caller_->EndSteps(taken_steps_, 0);
     return End(admitted);
   }
   EndWaiting();
@@ -295,7 +295,7 @@ void StreamingCall::Run(const absl::Status& admitted, absl::Duration waited,
   }
   turn_ = nullptr;
   // Before the caller knows: one that has its answer may ask again.
-  if (!status.ok()) caller_->GiveSteps(taken_steps_ - RanSteps());
+  caller_->EndSteps(taken_steps_, status.ok() ? taken_steps_ : RanSteps());
   End(status);
 }
 

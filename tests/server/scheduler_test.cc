@@ -191,6 +191,7 @@ TEST(Caller, PaysItsInstanceStepsBackAtItsRate) {
   Caller caller("a", limits);
   const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
   EXPECT_EQ(caller.TakeSteps(250, start), absl::ZeroDuration());  // a second's worth, and a debt
+  caller.EndSteps(250, 250);
   const absl::Duration wait = caller.TakeSteps(1, start);
   EXPECT_GE(wait, absl::Milliseconds(1500));
   EXPECT_LE(wait, absl::Milliseconds(1510));
@@ -205,10 +206,26 @@ TEST(Caller, PaysNothingForWorkThatNeverRan) {
   const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(caller.TakeSteps(250, start), absl::ZeroDuration());
-    caller.GiveSteps(250);
+    caller.EndSteps(250, 0);
   }
   EXPECT_EQ(caller.TakeSteps(100, start), absl::ZeroDuration());
   EXPECT_GT(caller.TakeSteps(1, start), absl::ZeroDuration());
+}
+
+TEST(Caller, IsToldToComeBackSoonForWhatItsWorkMayGiveBack) {
+  CallerLimits limits;
+  limits.instance_steps_per_second = 100;
+  Caller caller("a", limits);
+  const absl::Time start = absl::UnixEpoch() + absl::Hours(1);
+  EXPECT_EQ(caller.TakeSteps(50, start), absl::ZeroDuration());
+  EXPECT_EQ(caller.TakeSteps(1e6, start), absl::ZeroDuration());
+  EXPECT_EQ(caller.TakeSteps(1, start), absl::Seconds(1));
+  caller.EndSteps(50, 50);
+  EXPECT_EQ(caller.TakeSteps(1, start), absl::Seconds(1));
+  caller.EndSteps(1e6, 350);
+  const absl::Duration wait = caller.TakeSteps(1, start);
+  EXPECT_GE(wait, absl::Seconds(3));
+  EXPECT_LE(wait, absl::Milliseconds(3010));
 }
 
 TEST(Caller, HasItsShareOfTheMemory) {
