@@ -14,9 +14,9 @@ sim::PathUse PathUseOf(v1::PathUse use);  // of a checked message
 
 v1::PathLayout PathLayoutToProto(const sim::PathLayout& layout);
 
-// Whether a forced run reads an input of this name; requests do not send it by that.
+// Whether an input of this name has its numbers from a path; no request sends it by name.
 bool IsOfPath(std::string_view input);
-// The input of that name; of a checked message.
+// The numbers of such an input; of a checked message.
 sim::Binding PathBinding(const v1::Path& path, std::string_view input);
 
 }  // namespace simgrad::server::conversion
