@@ -137,13 +137,19 @@ Adder AdderOf(Format from, Format accumulator) {
 
 }  // namespace
 
+// 0 + x: x, but for -0.
+Register RegionMaker::WithoutSignOfZero(Register x) {
+  const Carrier carrier = out_.TypeOf(x);
+  return out_.Call(Cat("add_", CarrierName(carrier)), carrier, {out_.Constant(carrier, 0), x});
+}
+
 Register RegionMaker::Exact(const Op& op, const View& line) {
   const Value& result = program_[op.results[0]];
   const int64_t count = line.shape[0];
   if (count == 1) {
     return out_.Call(
         Cat("round_", CarrierName(line.carrier), "_", precision::FormatName(*result.format)),
-        CarrierOf(result), {out_.One(line)});
+        CarrierOf(result), {WithoutSignOfZero(out_.One(line))});
   }
   // Side by side in memory of the instance.
   View numbers = line;
@@ -165,7 +171,14 @@ Register RegionMaker::Sum(const Op& op, const View& line, std::optional<Format> 
   const int64_t count = line.shape[0];
   if (count == 0) return out_.Constant(CarrierOf(result), 0);
   if (!of) return out_.Fold(line, FunctionOf("add_", result), 0);
-  if (a.order == Order::kExact) return Exact(op, line);
+  const bool is_exact = a.order == Order::kExact;
+  // One number is its own sum; a zero loses its sign in all orders but the pairwise one.
+  if (count == 1 && *of == *result.format &&
+      (is_exact || !precision::Narrows(*of, a.accumulator))) {
+    const Register x = out_.One(line);
+    return a.order == Order::kPairwise ? x : WithoutSignOfZero(x);
+  }
+  if (is_exact) return Exact(op, line);
   const Adder adder = AdderOf(*of, a.accumulator);
   const Carrier t = adder.carrier;
   const auto to_adder = [&](Register x, Carrier from) {

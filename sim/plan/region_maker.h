@@ -102,6 +102,7 @@ class RegionMaker {
   View PermutationTable(const PermutationKey& key);  // of i64
   void Move(Index& index, const View& permutation, Register counter, int64_t stride);
   Register Pairwise(const std::string& add, View line);
+  Register WithoutSignOfZero(Register x);
   Register Exact(const Op& op, const View& line);
   Register Extreme(const Op& op, const View& line);
   void Cumsum(const Op& op);

@@ -137,6 +137,28 @@ TEST(MakePlan, APairwiseSumIsItsTree) {
       << text;
 }
 
+// The functions that the sum of one number is made with.
+std::string SumOfOne(const std::string& preset) {
+  Builder b("sum");
+  const Var x = b.State("x", {1});
+  b.SetNext({b.Broadcast(b.Reduce(OpCode::kSum, x), {1}, {})});
+  precision::PolicySpec spec;
+  spec.preset = preset;
+  const Plan plan = MakePlan(*Lower(*b.Finish(), tests::PolicyOf(spec), "", std::nullopt), {});
+  std::string calls;
+  for (const Statement& s : plan.step.statements) {
+    if (s.code == Code::kCall) calls += s.function + " ";
+  }
+  return calls;
+}
+
+TEST(MakePlan, ASumOfOneNumberIsNotRoundedAgain) {
+  EXPECT_EQ(SumOfOne("f32"), "");
+  EXPECT_EQ(SumOfOne("bf16_safe"), "");
+  EXPECT_EQ(SumOfOne("f16_safe"), "");
+  EXPECT_EQ(SumOfOne("bf16_unsafe"), "add_f32 ");  // a sequential sum begins with 0
+}
+
 // A loop that halves x until it is below 1.
 void Halve(Builder& b) {
   const Var x = b.State("x", {});

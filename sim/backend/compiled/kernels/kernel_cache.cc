@@ -35,7 +35,7 @@ namespace {
 using Loaded = absl::StatusOr<std::shared_ptr<const Kernel>>;
 
 // Count it up where the code that is written from a plan changes.
-constexpr int kWriterRevision = 13;
+constexpr int kWriterRevision = 14;
 // Waiting for their best code; what finds no room asks again when it is used again.
 constexpr size_t kMostWaiting = 64;
 constexpr int kThreads = 2;

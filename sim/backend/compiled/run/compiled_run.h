@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -213,7 +214,7 @@ class CompiledRun : public Run {
   std::vector<bool> reads_;              // by input (ReadInputs)
   std::vector<size_t> bad_step_inputs_;  // per step, with a number that is not finite
   std::vector<uint32_t> used_;           // [group][lane]: all ones where there is an instance
-  int64_t steps_at_once_ = 1;            // between two looks at the clock
+  int64_t steps_at_once_ = std::numeric_limits<int64_t>::max();  // in a call of machine code
   WorkerPool pool_;
   std::vector<std::unique_ptr<Worker>> workers_;
   GroupStates groups_;

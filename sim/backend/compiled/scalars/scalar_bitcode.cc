@@ -24,7 +24,7 @@ inline float RoundFloat<Format::kF16>(float x, Overflow overflow) {
   if (overflow == Overflow::kSaturate) {
     rounded = rounded > kMax ? kMax : rounded < -kMax ? -kMax : rounded;
   }
-  return x != x ? FloatOf(kFloatNanBits) : rounded;
+  return rounded;
 }
 
 }  // namespace simgrad::precision
