@@ -140,7 +140,7 @@ Types AcceptTypes(const Program& program, const Op& op) {
   return std::vector<Type>{trial};
 }
 
-// select(event, trial, current).
+// select(event, trial, current). The event's role is `termination`: it decides where a solver goes on from.
 void ExpandAccept(ExpansionWriter& writer) {
   const Op& op = writer.op();
   const Type compared = writer.TypeOf(writer.X(0));
@@ -149,7 +149,7 @@ void ExpandAccept(ExpansionWriter& writer) {
   event.attributes.site = op.attributes.site;
   event.attributes.comparison = op.attributes.comparison;
   event.attributes.kind = TestKind::kAcceptance;
-  event.role = Role::kEvent;
+  event.role = Role::kTermination;
   event.site = op.attributes.site;
   ValueId accepted = writer.NewValue({ElementType::kBool, compared.shape});
   event.results = {accepted};

@@ -1,6 +1,7 @@
 // Forcing: what decisions gave is replaced by what the path says, and disagreements become events.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -267,12 +268,44 @@ class Forcer {
     const ValueId cap = lines.Number(op.attributes.max_iter, kCounter);
     const ValueId below = lines.Do(OpCode::kLt, {turn, cap}, kTruth);
     const ValueId differs = Differ(lines, test.ops, count, own, stop, below);
-    if (!was_predicate) Margin(test.ops, count, compared, tested[0], bound, differs);
+    if (was_predicate) {
+      TellMarginOf(OnlyTest(test.ops, tested[0]), test.ops, count, differs);
+    } else {
+      Margin(test.ops, count, compared, tested[0], bound, differs);
+    }
     test.yields.erase(test.yields.begin(), test.yields.begin() + static_cast<int64_t>(exports));
     InsertAt(test.yields, 0, stop);
     op.attributes.predicate = true;
     op.attributes.has_entry = false;
     op.attributes.comparison = Comparison::kLt;
+  }
+
+  // The comparison of reals in a predicate that is a formula of it, integers, and what is carried. None: there are
+  // several, or something else of reals; then no margin is that of the formula.
+  std::optional<Op> OnlyTest(const std::vector<Op>& ops, ValueId predicate) const {
+    std::unordered_set<size_t> formula = {Index(predicate)};
+    std::optional<Op> only;
+    for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
+      const bool is_part = std::any_of(op->results.begin(), op->results.end(),
+                                       [&](ValueId id) { return formula.contains(Index(id)); });
+      if (!is_part) continue;
+      const bool compares = ComparesTwo(*op) || op->code == OpCode::kEvent;
+      const bool reads_reals = std::any_of(op->operands.begin(), op->operands.end(),
+                                           [&](ValueId id) { return program_.IsReal(id); });
+      if (compares && op->operands.size() == 2 && reads_reals) {
+        if (only || !program_[op->results[0]].type.shape.empty()) return std::nullopt;
+        only = *op;
+        continue;
+      }
+      if (reads_reals || !op->regions.empty()) return std::nullopt;
+      for (ValueId operand : op->operands) formula.insert(Index(operand));
+    }
+    return only;
+  }
+
+  void TellMarginOf(const std::optional<Op>& test, std::vector<Op>& out, size_t column,
+                    ValueId differs) {
+    if (test) Margin(out, column, *test, test->operands[0], test->operands[1], differs);
   }
 
   ValueId Compare(const Op& loop, PathLines& lines, std::vector<Op>& out, OpCode code, ValueId a,

@@ -224,15 +224,15 @@ def test_what_has_no_size_is_not_given_one():
         assert sentences(pair)[0].text == f"f16 takes the path of f32 in 3 of 3 instances, and {told}."
 
 
-def test_a_state_that_stands_still_is_told_where_the_reference_moves():
+def test_additions_that_do_nothing_are_told_where_the_reference_loses_fewer():
     pair = zeroed(step=(-1, -1, -1))
     shares = ({"x": 0.0, "y": 0.9, "v": 0.2}, {"x": 0.875, "y": 0.9, "v": 0.4})
     for result, absorbed in zip((pair.reference_result, pair.other_result), shares):
         result.absorption = {name: types.SimpleNamespace(share=share) for name, share in absorbed.items()}
     said = [s for s in sentences(pair) if "absorbed" in s.facts]
     assert [s.text for s in said] == [
-        "In f16 87.5% of the additions into `x` at sampled steps are absorbed, so that it stands still where its derivative says that "
-        "it moves (0.0% in f32)."
+        "In f16 87.5% of the last additions into `x` at sampled steps are absorbed: they change nothing, though its derivative counts "
+        "them (0.0% in f32)."
     ]
     assert not unbacked(said[0])
     assert pair.absorption["v"] == (0.2, 0.4)

@@ -117,6 +117,31 @@ def test_a_run_forced_along_anothers_path_iterates_as_that_did(client, taken):
         assert (told.first_step >= 0).any()
 
 
+@sg.world
+def newton(y: sg.State):
+    """The root of 1 + y^2, by at most 20 turns."""
+    z, k = sg.while_loop(lambda z, k: (z - (z * z - 1 - y * y) / (2 * z), k + 1), (np.ones_like(y), np.int32(0)),
+                         until=lambda z, k: (abs(z * z - 1 - y * y) < 1e-3) | (k >= 20), max_iter=30, site="newton")  # fmt: skip
+    return {"y": 0.9 * y + 0.01 * z}
+
+
+def test_a_loop_whose_formula_compares_once_has_margins_where_it_leaves_a_path(client):
+    y = 0.3
+    rolled = [client.rollout(newton, steps=1, policy=policy, initial={"y": [y]}, path=True) for policy in ("f64", "bf16_unsafe")]
+    few, many = (int(r.path["newton"][0, 0]) for r in rolled)
+    assert few < many, "bf16 was to go on where f64 stops"
+    told = client.rollout(newton, steps=1, policy="f64", initial={"y": [y]}, path=rolled[1].path).forced["newton"]
+    z, margins = 1.0, []
+    for turn in range(many):
+        if turn >= few:
+            margins.append(abs(z * z - 1 - y * y) - 1e-3)  # it would have stopped
+        z -= (z * z - 1 - y * y) / (2 * z)
+    assert told.count[0] == len(margins) == many - few
+    assert told.margin[0] == pytest.approx(max(margins), rel=1e-9)  # all are below 0
+    told = client.rollout(newton, steps=1, policy="bf16_unsafe", initial={"y": [y]}, path=rolled[0].path).forced["newton"]
+    assert told.count[0] == 1 and told.margin[0] > 0 and np.isfinite(told.margin_ulps[0])
+
+
 def test_a_fork_at_the_entry_of_a_loop_has_the_margin_of_its_entry(client):
     """0.999 does not enter, 1 - which it is in bf16 - does; the loop's own test asks for 1e-9."""
     b = ProgramBuilder("entry")

@@ -176,10 +176,10 @@ class AdditionSite:
 
 @dataclass(repr=False)
 class Absorption:
-    """Additions into one state that did nothing: x + y that is stored as x although y is not zero.
+    """Last additions into one state that did nothing: x + y that is stored as x although y is not zero.
 
-    A state whose `share` is near 1 stands still, while its derivative says that it moves: its format, or
-    that of the addition, is too narrow for the step. Counted at the steps of states_range.
+    Where `share` is near 1, what is added last changes nothing while the derivative counts it: the format of the
+    state, or of the addition, is too narrow for it. Counted at the steps of states_range.
     Attributes: state: its name; "others": several, behind the first 64 additions. sites: the additions.
     """
 

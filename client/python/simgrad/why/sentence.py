@@ -298,14 +298,14 @@ def _of_paths(pair: Pair) -> list[Sentence]:
 
 
 def _of_absorption(pair: Pair) -> list[Sentence]:
-    """States most of whose additions do nothing, where the reference loses fewer."""
+    """States into which most last additions add nothing, where the reference loses fewer."""
     said = []
     for name, (before, now) in pair.absorption.items():
         if 2 * now <= 1 or now <= before:
             continue
         text = (
-            f"In {pair.other} {now:.1%} of the additions into `{name}` at sampled steps are absorbed, so that it stands still "
-            f"where its derivative says that it moves ({before:.1%} in {pair.reference})."
+            f"In {pair.other} {now:.1%} of the last additions into `{name}` at sampled steps are absorbed: they change nothing, though "
+            f"its derivative counts them ({before:.1%} in {pair.reference})."
         )
         said.append(_sentence(pair, text, {"state": name, "absorbed": now, "reference_absorbed": before}))
     return said
