@@ -302,6 +302,63 @@ def test_a_while_loop_that_counts_is_a_for(client, goes_on, step_of, start):
     assert world.report().operations["for"] == 1 and "while" not in world.report().operations
 
 
+def turned(first, last, x):
+    return lax.fori_loop(first, last, lambda j, y: 0.9 * y + 0.1 * jnp.cos(y * j), x)
+
+
+def pairs_while(x, n):
+    goes_on = lambda c: (c[0] < 6) & (c[1].sum() < 1e3)
+    return lax.while_loop(goes_on, lambda c: (c[0] + 2, turned(0, c[0], c[1])), (0, x))[1]
+
+
+BOUNDED = {  # the function of x and of n = 0, 1, ...; caps of its loops, the outer one first
+    "a triangle": (lambda x, n: lax.fori_loop(0, 8, lambda i, y: turned(0, i, y), x), [7]),
+    "its other half": (lambda x, n: lax.fori_loop(0, 8, lambda i, y: turned(i, 8, y), x), [8]),
+    "downwards": (lambda x, n: lax.fori_loop(0, 8, lambda i, y: turned(0, 3 - i, y), x), [3]),
+    "a pyramid": (
+        lambda x, n: lax.fori_loop(0, 5, lambda i, y: lax.fori_loop(0, i, lambda j, z: turned(0, j, z), y), x),
+        [4, 3],
+    ),
+    "rows": (lambda x, n: lax.scan(lambda y, i: (turned(0, i, y), None), x, jnp.asarray([3, 0, 5]))[0], [5]),
+    "in a while": (pairs_while, [3, 4]),
+    "a minimum": (lambda x, n: turned(0, jnp.minimum(n, 5), x), [5]),
+    "a clipped number": (lambda x, n: turned(-2, jnp.clip(3 * n, 1, 4), x), [6]),
+    "a remainder": (lambda x, n: turned(0, lax.rem(n, 3), x), [2]),
+    "a place": (lambda x, n: turned(0, jnp.argmax(x), x), [3]),
+    "under vmap": (lambda x, n: jax.vmap(turned, (None, 0, 0))(0, jnp.minimum(n + jnp.arange(4), 5), x), [5]),
+    "a limit that falls": (
+        lambda x, n: lax.while_loop(lambda c: c[0] > jnp.maximum(n, 2), lambda c: (c[0] - 3, 0.9 * c[1]), (9, x))[1],
+        [3],
+    ),
+    "an empty range": (lambda x, n: turned(0, jnp.minimum(n, 0), x) + 0.1 * x, []),
+    "a negative range": (lambda x, n: turned(2, jnp.minimum(n, -1), x) + 0.1 * x, []),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_loop_up_to_an_integer_of_a_known_range_has_its_end_as_cap(client, name):
+    function, caps = BOUNDED[name]
+    step = lambda state: {"x": function(state["x"], state["n"]), "n": state["n"] + 1}
+    world, _ = compared(client, step, {"x": X, "n": jnp.asarray(0)}, 3, 1e-14)
+    assert [op.max_iter for op in operations_of(world.program.step.ops) if op.code == "while"] == caps
+
+
+def operations_of(ops):
+    for op in ops:
+        yield op
+        for region in op.regions:
+            yield from operations_of(region.ops)
+
+
+def test_the_counter_of_an_outer_loop_gives_an_inner_one_no_cap(client):
+    def walked(i, x):
+        return lax.while_loop(lambda c: (i < 5) & (c[1].sum() > 1), lambda c: (c[0] + 1, 0.9 * c[1]), (0, x))[1]
+
+    world = simgrad.jax.world(lambda s: {"x": lax.fori_loop(0, 8, walked, s["x"])}, state={"x": 50 + X}, max_iter={"walked": 60})
+    found = simgrad.jax.check(world, client, 1)
+    assert found.worst <= 1e-13, found
+
+
 def test_scans_take_elements_and_stack_results_in_both_directions(client):
     def step(state):
         x = state["x"]

@@ -47,6 +47,10 @@ class Problems:
     def add(self, line: Line, what: str, hint: str = "", asked: str = "") -> None:
         self._found[(line.text, what, hint, asked)] += 1
 
+    def take(self, others: "Problems") -> None:
+        """Adds those of a trial."""
+        self._found.update(others._found)
+
     @contextlib.contextmanager
     def apart(self) -> "Iterator[Problems]":
         """Problems of a trial: those found meanwhile are kept apart, and are not told."""

@@ -48,7 +48,8 @@ class Graph(Layout):
       notes: what was found on the way, counted, for the report.
       halts: what ends a run, as nodes of their conditions.
       ranges: of the integers.
-      clamps: how many indices were clamped, as i32 might not hold them.
+      unranged: how often the range of an integer was too large: of an index that is clamped, as i32 might not hold it, or
+        of what would bound a loop.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Graph(Layout):
         self._literals: dict[Any, Node] = {}
         self._uniforms: dict[Node, Node] = {}
         self.ranges = Ranges()
-        self.clamps = 0
+        self.unranged = 0
 
     # ---- Nodes ----
 
@@ -280,7 +281,7 @@ class Graph(Layout):
         """i32, for operands that are indices: a number that i32 does not hold becomes the nearest one, which is outside of
         every array, too."""
         found = self.ranges.of(a)
-        self.clamps += not found.inside(OF_I32)
+        self.unranged += not found.inside(OF_I32)
         if found.least < OF_I32.least:
             a = self.emit("max", a, np.asarray(OF_I32.least, a.dtype))
         if found.most > OF_I32.most:

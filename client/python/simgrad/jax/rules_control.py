@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import jax
 import jax.extend
@@ -51,45 +51,54 @@ def _lowered_body(
     kind: str,
     constants: Sequence[Value],
     initial: Sequence[Value],
+    most_turns: Callable[[_Body], int | None],
     scanned: Sequence[Value] = (),
 ) -> _Body:
-    """The body, lowered until what it does not change is known: first nothing is thought to change. Where an index is
-    clamped it is lowered once more, with the ranges of its counters."""
+    """The body, lowered until what it does not change is known: first nothing is thought to change. Where it asks for
+    ranges (Graph.unranged) it is lowered once more, with those of its counters. Its problems are those of the last time.
+
+    Args:
+      most_turns: how often the loop turns at most; None: it is not known.
+    """
     graph = low.graph
     fixed = [True] * len(initial)
     ranges: dict[int, Range] = {}
-    clamps = graph.clamps
+    unranged = graph.unranged
     while True:
-        graph.clamps = clamps
-        with graph.region(kind) as scope:
+        graph.unranged = unranged
+        with low.problems.apart() as found, graph.region(kind) as scope:
             arguments = _carried(graph, scope, initial, fixed)
             _note_ranges(graph, arguments, ranges)
             elements = [_element(graph, scope, k, x) for k, x in enumerate(scanned)]
             results = low.jaxpr(closed, [*constants, *arguments, *elements])
         changed = [k for k, x in enumerate(initial) if fixed[k] and not same(results[k], x)]
-        if not changed:
-            body = _Body(scope, fixed, arguments, results)
-            if ranges or graph.clamps == clamps:
-                return body
-            ranges = _ranges_of_counters(graph, body, initial)
-            if not ranges:
-                return body
         for k in changed:
             fixed[k] = False
+        if changed:
+            continue
+        body = _Body(scope, fixed, arguments, results)
+        if not ranges and graph.unranged != unranged:
+            turns = most_turns(body)
+            ranges = _ranges_of_counters(graph, body, initial, _BEYOND_TURNS if turns is None else max(turns - 1, 0))
+            if ranges:
+                continue
+        low.problems.take(found)
+        return body
 
 
-# Turns that no loop has: servers run a loop of 100,000 at most (sim/program/verify.h).
-_BEYOND_TURNS = 2**24
+_MOST_TURNS = 100_000  # of a loop on a server (sim/program/verify.h)
+_BEYOND_TURNS = 2**24  # turns that no loop has
 
 
-def _ranges_of_counters(graph: Graph, body: _Body, initial: Sequence[Value]) -> dict[int, Range]:
-    """The ranges of carried integers that each turn changes by one number, and that do not wrap, by their places."""
+def _ranges_of_counters(graph: Graph, body: _Body, initial: Sequence[Value], turns: int) -> dict[int, Range]:
+    """The ranges of carried integers that each turn changes by one number, and that do not wrap in so many turns, by
+    their places."""
     found = {}
     for k in body.varying:
         counts = _step(graph, body, k, False) if initial[k].dtype.kind in "iu" else None
         if counts is not None:
             (least, most), step = graph.ranges.of(initial[k]), counts.step
-            passed = Range(least + min(step, 0) * _BEYOND_TURNS, most + max(step, 0) * _BEYOND_TURNS)
+            passed = Range(least + min(step, 0) * turns, most + max(step, 0) * turns)
             if passed.inside(counts.exact):
                 found[k] = passed
     return found
@@ -119,6 +128,26 @@ def _element(graph: Graph, scope: Scope, index: int, scanned: Value) -> Value:
 # ---- while ----
 
 
+class _Bound(NamedTuple):
+    """How often a loop turns at most, as one of its tests says; `is_exact`: as often as that."""
+
+    turns: int
+    is_exact: bool
+
+
+class _Test(NamedTuple):
+    """The test of a while as it was lowered: its region, its result, and a bound of each part that must hold; None: the part
+    has none."""
+
+    scope: Scope
+    goes_on: Value
+    bounds: list[_Bound | None]
+
+    @property
+    def caps(self) -> list[int]:
+        return [bound.turns for bound in self.bounds if bound is not None]
+
+
 @rule("while")
 def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     graph, params = low.graph, equation.params
@@ -132,23 +161,33 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     if is_batched:
         test_of, body_of = _together(test_of, body_of, tests)
         for_body = [*for_test, *for_body]
-    body = _lowered_body(low, body_of, "while", for_body, initial)
-    with graph.region("predicate") as tested:
-        arguments = _carried(graph, tested, initial, body.fixed)
-        _note_ranges(graph, arguments, _ranges_of_counters(graph, body, initial))
-        goes_on = low.jaxpr(test_of, [*for_test, *arguments])[0]
+
+    def test(body: _Body) -> _Test:
+        with graph.region("predicate") as scope:
+            arguments = _carried(graph, scope, initial, body.fixed)
+            _note_ranges(graph, arguments, _ranges_of_counters(graph, body, initial, _BEYOND_TURNS))
+            goes_on = low.jaxpr(test_of, [*for_test, *arguments])[0]
+        leaves = _conjuncts(goes_on, True, is_batched) if isinstance(goes_on, Node) else []
+        return _Test(scope, goes_on, [_bound(graph, leaf, scope, initial, body, is_batched) for leaf in leaves])
+
+    def most_turns(body: _Body) -> int | None:
+        with low.problems.apart():
+            known = test(body).caps
+        given = _given_cap(low, line)
+        return min([*known, *([] if given is None else [given])], default=None)
+
+    body = _lowered_body(low, body_of, "while", for_body, initial, most_turns)
+    tested = test(body)
+    goes_on, bounds = tested.goes_on, tested.bounds
     if not isinstance(goes_on, Node):
         if bool(goes_on):
             low.refuse("a while_loop that never stops", "its test is always true")
         return initial
-    bounds = [_bound(graph, leaf, initial, body, is_batched) for leaf in _conjuncts(goes_on, True, is_batched)]
-    known = [b for b in bounds if b is not None]
-    if 0 in known:
+    if 0 in tested.caps:
         return initial
-    if len(bounds) == 1 and known and not is_batched:
-        return _counted(graph, known[0], initial, body, line)
-    cap = _cap(low, line, known)
-    return _while_node(graph, goes_on, tested, initial, body, cap, line)
+    if len(bounds) == 1 and bounds[0] is not None and bounds[0].is_exact and not is_batched:
+        return _counted(graph, bounds[0].turns, initial, body, line)
+    return _while_node(graph, goes_on, tested.scope, initial, body, _cap(low, line, tested.caps), line)
 
 
 def _together(test_of: Any, body_of: Any, tests: int) -> tuple[Any, Any]:
@@ -179,6 +218,7 @@ def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:
     if given is not None:
         return min([int(given), *bounds])
     if not bounds:
+        low.graph.unranged += 1
         low.refuse("a while_loop without a bound", f'say how often it may turn: max_iter={{"{line.text}": 50}}')
     return min(bounds, default=1)
 
@@ -237,32 +277,49 @@ _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
 
 
 def _bound(
-    graph: Graph, leaf: tuple[Node, bool], initial: Sequence[Value], body: _Body, is_batched: bool
-) -> int | None:
-    """How often a loop may turn while a test holds that compares a counter with a constant. Of one that is batched
-    all elements count from one number to one number. None: it is not known, as where the counter wraps, or a conversion
-    changes it."""
+    graph: Graph, leaf: tuple[Node, bool], tested: Scope, initial: Sequence[Value], body: _Body, is_batched: bool
+) -> _Bound | None:
+    """How often a loop may turn while a test holds that compares a counter with a number, or with an integer whose range
+    ends it soon. Of one that is batched, as often as the element that turns most. None: it is not known, as where the
+    counter wraps, or a conversion changes it."""
     test, held = leaf
     code = (_WHERE_TRUE if held else _WHERE_FALSE).get(test.op)
     if code is None or len(test.operands) != 2 or test.operands[0].dtype.kind not in "iu":
         return None
     sides = [_through(x) for x in test.operands]
     compared = sides[0][1].common(sides[1][1])
-    counter, limit = (_one_number(graph.value(x), is_batched) for x, _ in sides)
-    if isinstance(limit, Node):
-        counter, limit, code = limit, counter, _MIRRORED[code]
-    if isinstance(limit, Node) or not isinstance(counter, Node) or counter.dtype.kind not in "iu":
+    left, right = (_one_number(graph.value(x), is_batched) for x, _ in sides)
+    for counter, limit, way in ((left, right, code), (right, left, _MIRRORED[code])):
+        if isinstance(counter, Node) and _is_carried(counter, tested) and (is_batched or not counter.shape):
+            k = counter.attributes["index"]
+            counts = _step(graph, body, k, is_batched)
+            if counts is not None:
+                counts = _Counts(counts.step, compared.common(counts.exact))
+                return _turns_between(graph, way, _one_number(initial[k], is_batched), limit, counts)
+    return None
+
+
+def _is_carried(x: Node, tested: Scope) -> bool:
+    """Whether it is what a loop carries, in its test."""
+    return x.op == "argument" and x.attributes["kind"] == "carry" and x.attributes["of"] is tested
+
+
+def _turns_between(graph: Graph, code: str, start: Value, limit: Value, counts: _Counts) -> _Bound | None:
+    """How often a counter turns from `start` while the comparison with the limit holds; None: it is not known."""
+    if not isinstance(start, Node) and not isinstance(limit, Node):
+        turns = [_turns(code, int(s), int(e), counts.step, counts.exact) for s, e in np.broadcast(start, limit)]
+        ends = [n for n in turns if n is not None]
+        return _Bound(max(ends, default=0), True) if len(ends) == len(turns) else None
+    starts, limits = graph.ranges.of(start), graph.ranges.of(limit)
+    is_rising = counts.step > 0
+    first, last = (starts.least, limits.most) if is_rising else (starts.most, limits.least)
+    passed = last + counts.step - (0 if code in ("le", "ge") else 1 if is_rising else -1)
+    if code == "ne" or not all(
+        x.inside(counts.exact) for x in (starts, limits, Range(passed, passed))
+    ):
         return None
-    if counter.op != "argument" or counter.attributes["kind"] != "carry" or (counter.shape and not is_batched):
-        return None
-    k = counter.attributes["index"]
-    counts, start = _step(graph, body, k, is_batched), _one_number(initial[k], is_batched)
-    if counts is None or isinstance(start, Node):
-        return None
-    exact = compared.common(counts.exact)
-    turns = [_turns(code, int(s), int(e), counts.step, exact) for s, e in np.broadcast(start, limit)]
-    ends = [n for n in turns if n is not None]
-    return max(ends, default=0) if len(ends) == len(turns) else None
+    most = _turns(code, first, last, counts.step, counts.exact)
+    return None if most is None or most > _MOST_TURNS else _Bound(most, False)
 
 
 def _turns(code: str, start: int, limit: int, step: int, exact: Range) -> int | None:
@@ -387,7 +444,7 @@ def _scan(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         return initial + [np.zeros(v.aval.shape, neutral(v.aval.dtype)) for v in stacked]
     if length == 1:
         return _one_turn(low, params["jaxpr"], operands[:constants], initial, scanned)
-    body = _lowered_body(low, params["jaxpr"], "for", operands[:constants], initial, scanned)
+    body = _lowered_body(low, params["jaxpr"], "for", operands[:constants], initial, lambda _: length, scanned)
     if not stacked:
         masked = _masked(graph, body)
         if masked is not None and not any(x.attributes["kind"] == "scanned" for x in body.scope.arguments):
