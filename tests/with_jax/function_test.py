@@ -113,6 +113,24 @@ def test_a_batch_is_one_call(run, client, monkeypatch):
     np.testing.assert_allclose(found[1]["k"], expected[1]["k"], rtol=1e-12)
 
 
+def of_one(function):
+    """The function under vmap, for a batch of one."""
+    return lambda state: jax.vmap(function)(jax.tree_util.tree_map(lambda x: x[None], state))
+
+
+@pytest.mark.parametrize("transformed", [lambda function: function, jax.jit, of_one])
+def test_after_no_steps_all_leaves_are_those_that_were_given(client, world, transformed):
+    run = simgrad.jax.function(client, world, steps=0, policy="f64", record=["energy", "x"])
+    state = {name: jnp.asarray(x) for name, x in {**STATE, "energy": np.float64(7.5)}.items()}
+    out = transformed(run)(state)
+    for name, given in state.items():
+        assert out.state[name].dtype == given.dtype
+        np.testing.assert_array_equal(np.reshape(out.state[name], given.shape), given)
+    assert out.trajectory["energy"].shape[-1] == 0 and out.trajectory["x"].shape[-2:] == (1, 3)
+    loss = lambda s: jnp.sum(transformed(run)(s).state["energy"] ** 2)
+    assert jax.grad(loss, allow_int=True)(state)["energy"] == 2 * 7.5
+
+
 def test_constants_have_no_gradient_and_what_is_not_read_has_none(run):
     def loss(mass, energy):
         state = {**STATE, "mass": mass, "energy": energy}

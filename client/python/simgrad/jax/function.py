@@ -67,7 +67,8 @@ class FunctionResult:
 
     Attributes:
       state: the final state, a pytree like the example; None for leaves that are neither state nor
-        constant nor recorded. trajectory: the recorded values by name, [time, shape].
+        constant nor recorded. After no steps it is the one that was given. trajectory: the recorded values by name,
+        [time, shape].
     """
 
     state: Any
@@ -278,6 +279,8 @@ class RolloutFunction:
                 final[name] = leaf
             elif name in trajectory and name not in final and call.steps:
                 final[name] = trajectory[name][-1]
+            elif name in trajectory and name not in final:  # no step has made another one
+                final[name] = leaf if is_key(leaf) else jnp.asarray(leaf, trajectory[name].dtype)
         leaves = [final.get(n) for n in group.names]
         # Keys travel as their words.
         keyed = [
