@@ -353,3 +353,35 @@ def test_a_test_names_a_comparison_and_a_shape_may_be_of_numpy():
 
     with pytest.raises(TypeError, match="names a comparison, such as x < 0.5"):
         known.program
+
+
+ARGUMENTS_OF_CLIENTS = [
+    ({"target": ""}, ValueError, "target '': the name of a server, as \"host:port\""),
+    ({"target": " "}, ValueError, "target ' ': the name of a server"),
+    ({"target": "localhost: 8001"}, ValueError, "without spaces"),
+    ({"target": None}, TypeError, 'target is text, "host:port", not None'),
+    ({"target": "https://a.org:8001/"}, ValueError, '"a.org:8001", and TLS by credentials=simgrad.tls'),
+    ({"credentials": "x"}, TypeError, "credentials: simgrad.tls.*, or None for plaintext, not str"),
+    ({"credentials": False}, TypeError, "credentials: .* not bool"),
+    ({"timeout": "5"}, TypeError, "timeout: a number of seconds, not '5'"),
+    ({"timeout": None}, TypeError, "timeout: a number of seconds, not None"),
+    ({"max_message_bytes": "1"}, TypeError, "max_message_bytes: a whole number of bytes, not '1'"),
+    ({"max_message_bytes": None}, TypeError, "max_message_bytes: a whole number of bytes, not None"),
+    ({"max_message_bytes": 0}, ValueError, "max_message_bytes 0: 1 to 2147483647"),
+    ({"max_message_bytes": 2**31}, ValueError, "max_message_bytes 2147483648: 1 to 2147483647"),
+]
+
+
+@pytest.mark.parametrize("arguments, error, words", ARGUMENTS_OF_CLIENTS)
+def test_arguments_of_a_client_that_make_no_sense_are_told_by_name(arguments, error, words):
+    with pytest.raises(error, match=words):
+        sg.Client(**arguments)
+    if isinstance(given := arguments.get("target", "a:1"), str) and given:
+        with pytest.raises(error, match=words.replace("target ", "targets: ", 1)):
+            sg.Pool(targets=["a:1", given], **{k: x for k, x in arguments.items() if k != "target"})
+
+
+@pytest.mark.parametrize("target", ["localhost", "dns:///a.org:8001", "unix:/a b/c.socket", "[::1]:8001", "ipv4:1.2.3.4:5"])
+def test_names_of_servers_are_taken_as_grpc_writes_them(target):
+    with sg.Client(target, max_message_bytes=-1, timeout=np.float32(3)) as client:
+        assert client.target == target and client.timeout == 3

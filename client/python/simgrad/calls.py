@@ -118,7 +118,11 @@ _LONGEST_TIMEOUT = 1e9
 
 def checked_timeout(timeout: float) -> float:
     """The timeout that a call gets: one beyond 10^9 s is as good as none, and becomes that."""
-    if not 0 < timeout < float("inf"):
+    try:
+        is_one = 0 < timeout < float("inf")
+    except TypeError:
+        raise TypeError(f"timeout: a number of seconds, not {timeout!r}") from None
+    if not is_one:
         raise ValueError(f"timeout {timeout!r}: a positive, finite number of seconds")
     return min(timeout, _LONGEST_TIMEOUT)
 
@@ -127,5 +131,7 @@ def _check_token(token: Any, name: str) -> None:
     """Errors hold no part of the token, for they end up in logs."""
     if not isinstance(token, str):
         raise TypeError(f"{name}: a str, not {type(token).__name__}")
+    if not token:
+        raise ValueError(f"{name}: is empty; without one it is None")
     if not token.isascii() or not token.isprintable():
         raise ValueError(f"{name}: must be printable ASCII on one line; is it a whole file?")

@@ -10,6 +10,7 @@ import grpc
 
 from simgrad import request, results
 from simgrad.calls import Calls, checked_timeout
+from simgrad.connection import check_credentials, check_message_bytes, check_target
 from simgrad.hessian import HessianVector, hessian_vector
 from simgrad.kept import Keep, kept_as
 from simgrad.loop_derivative import Implicit, Truncated
@@ -59,6 +60,8 @@ class Client:
         see Retry, and RetryBudget for how often. A Retry: likewise, with limits of one's own.
         False: nothing is repeated.
 
+    Errors: TypeError and ValueError for arguments that make no sense, with their names, before there is any connection.
+
     `retries` counts the repeats that this client has made; a result and an error say in `tries` how
     often their call was tried. Each repeat is logged ("simgrad", level INFO).
 
@@ -77,8 +80,9 @@ class Client:
         upload: str | bool | int = "auto",
         retry: Retry | bool = True,
     ):
-        if not isinstance(target, str):
-            raise TypeError(f'target is text, "host:port", not {target!r}')
+        check_target(target)
+        check_credentials(credentials)
+        check_message_bytes(max_message_bytes)
         if load_balancing not in ("pick_first", "round_robin"):
             raise ValueError(f"load_balancing {load_balancing!r}: one of pick_first, round_robin")
         calls = Calls(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import grpc
 import grpc.experimental
@@ -16,6 +17,34 @@ CONNECTION_OPTIONS = [
     ("grpc.enable_retries", 0),
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
 ]
+
+
+def check_target(target: Any, name: str = "target") -> None:
+    """Raises TypeError or ValueError for what is no name of a server."""
+    if not isinstance(target, str):
+        raise TypeError(f'{name} is text, "host:port", not {target!r}')
+    if not target.strip() or (re.search(r"\s", target) and not target.startswith("unix")):
+        raise ValueError(f'{name} {target!r}: the name of a server, as "host:port", without spaces')
+    if address := re.match(r"https?://([^/]*)", target, re.IGNORECASE):
+        said = f'"{address[1]}"' if address[1] else '"host:port"'
+        raise ValueError(f"{name} {target!r}: gRPC has no address of this form; {said}, and TLS by credentials=simgrad.tls(...)")
+
+
+def check_credentials(credentials: Any) -> None:
+    """Raises TypeError for what is not credentials of gRPC's."""
+    if credentials is not None and not isinstance(credentials, grpc.ChannelCredentials):
+        raise TypeError(
+            "credentials: simgrad.tls(...), another grpc.ChannelCredentials, or None for plaintext, not "
+            f"{type(credentials).__name__}"
+        )
+
+
+def check_message_bytes(most: Any) -> None:
+    """Raises TypeError or ValueError for what is no limit of messages of gRPC's."""
+    if not hasattr(most, "__index__"):
+        raise TypeError(f"max_message_bytes: a whole number of bytes, not {most!r}")
+    if most != -1 and not 1 <= most < 2**31:
+        raise ValueError(f"max_message_bytes {most!r}: 1 to 2147483647 bytes, or -1 for any number of them")
 
 
 def connect(

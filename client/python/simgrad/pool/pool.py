@@ -7,7 +7,7 @@ from typing import Callable, Iterable
 import grpc
 
 from simgrad.client import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TIMEOUT, Client
-from simgrad.connection import connect
+from simgrad.connection import check_credentials, check_message_bytes, connect
 from simgrad.pool.calls import PooledCalls
 from simgrad.pool.servers import Servers, Targets
 from simgrad.pool.service import PooledService
@@ -52,6 +52,8 @@ class Pool(Client):
         retry: Retry | bool = True,
         most_instances: int | None = None,
     ):
+        check_credentials(credentials)
+        check_message_bytes(max_message_bytes)
         if most_instances is not None:
             if not hasattr(most_instances, "__index__"):
                 raise TypeError(f"most_instances: a whole number of instances, or None, not {most_instances!r}")

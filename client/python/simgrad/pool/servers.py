@@ -12,6 +12,7 @@ import grpc
 
 from simgrad import errors
 from simgrad.clock import Clock
+from simgrad.connection import check_target
 from simgrad.failure import Kind, Reached, kind_of
 from simgrad.pool.merge import refuse_mixed
 from simgrad.repeating import Call
@@ -406,6 +407,7 @@ def _directory(targets: Targets) -> Callable[[], tuple[str, ...]]:
     if not listed or not all(isinstance(target, str) and target for target in listed):
         raise ValueError(f"targets {listed!r}: one name, or several, of servers: host:port, dns:///host:port")
     for target in listed:
+        check_target(target, "targets:")
         if target.startswith("dns:") and not target.startswith(DNS):
             raise ValueError(
                 f"targets: {target!r} would be one server to a pool; dns:///host:port is all addresses of a name, "
