@@ -1,4 +1,4 @@
-"""simgrad.ray says before any actor starts how its servers may be reached, or asks for it."""
+"""simgrad.ray says before any actor starts how its servers may be reached, or asks for it; and what room they need."""
 
 import sys
 import types
@@ -93,3 +93,64 @@ def test_a_server_listens_on_loopback_on_the_nodes_that_are_this_machine(module,
     module.ray.util = types.SimpleNamespace(get_node_ip_address=lambda: node)
     owner = module._Owner("cpu", 1, None, [], False, frozenset(["192.0.2.2"]))
     assert owner.target() == f"{address}:4321" and started == [flags]
+
+
+class Waiting:
+    """An actor of a Ray that gives its actors no time."""
+
+    options = classmethod(lambda cls, **_: cls)
+    target = types.SimpleNamespace(remote=lambda: "pending")
+
+    @classmethod
+    def remote(cls, *_):
+        return cls()
+
+
+def has_no_room(module, has, free):
+    """A Ray whose cluster has these resources, the last two of whose actors wait."""
+    module.ray.exceptions = types.SimpleNamespace(GetTimeoutError=TimeoutError)
+    module.ray.remote = lambda _: Waiting
+    module.ray.cluster_resources, module.ray.available_resources = lambda: has, lambda: free
+    module.ray.wait = lambda asked, **_: (asked[:-2], asked[-2:])
+    module.ray.kill = lambda _: None
+
+    def get(asked, timeout):
+        raise TimeoutError(f"Get timed out: some object(s) not ready, {timeout}.")
+
+    module.ray.get = get
+
+
+@pytest.mark.parametrize(
+    "asked, room, lacking",
+    [
+        ({"num_cpus": 2}, "10 CPUs, and Ray's cluster has 8, 1.5 of them free", True),
+        ({"num_cpus": 1}, "5 CPUs, and Ray's cluster has 8, 1.5 of them free", False),
+        (
+            {"num_cpus": 0.5, "num_gpus": 1},
+            "2.5 CPUs, and Ray's cluster has 8, 1.5 of them free; 5 GPUs, and Ray's cluster has 0, 0 of them free",
+            True,
+        ),
+    ],
+)
+def test_servers_that_find_no_room_say_what_they_take_and_what_there_is(module, caplog, asked, room, lacking):
+    module, addresses = module
+    addresses += ["127.0.0.1"]
+    has_no_room(module, {"CPU": 8.0}, {"CPU": 1.5})
+    with pytest.raises(RuntimeError, match=f"^2 of 5 servers did not start in 3 s; all of them take {room}$"):
+        module.Pool(servers=5, start_timeout=3, **asked)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == [f"5 servers wait for room: they take {room.split('; ')[-1]}"] * lacking
+
+
+def test_servers_that_take_no_room_and_do_not_start_say_what_ray_says(module):
+    module, addresses = module
+    addresses += ["127.0.0.1"]
+    has_no_room(module, {"CPU": 8.0}, {})
+    with pytest.raises(RuntimeError, match="^2 of 2 servers did not start in 3 s: Get timed out"):
+        module.Pool(servers=2, num_cpus=0, start_timeout=3)
+
+
+def test_a_number_of_servers_is_whole(module):
+    module, _ = module
+    with pytest.raises(TypeError, match="servers: a whole number of servers, not '2'"):
+        module.Pool(servers="2")

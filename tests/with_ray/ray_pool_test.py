@@ -131,6 +131,12 @@ def test_a_server_that_cannot_start_says_why(cluster):
         sg.ray.Pool(servers=1, server="/nowhere", max_restarts=0)
 
 
+def test_more_servers_than_the_cluster_has_room_for_are_told_with_its_cpus(cluster):
+    words = f"of {NODES + 2} servers did not start in 2 s; all of them take {NODES + 2} CPUs, and Ray's cluster has {NODES}, "
+    with pytest.raises(RuntimeError, match=words):
+        sg.ray.Pool(servers=NODES + 2, start_timeout=2, device="cpu", server=BINARY)
+
+
 def test_a_pool_has_a_server():
     with pytest.raises(ValueError, match="servers 0: at least 1"):
         sg.ray.Pool(servers=0)

@@ -13,9 +13,10 @@ Ray unless this module is imported.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import socket
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping
 
 import grpc
 
@@ -34,6 +35,7 @@ _START_SECONDS = 120.0
 # Flags of the server that say how it may be reached, or may say so.
 _FLAGS_OF_SECURITY = ("allow_insecure", "flagfile", "tls_certificate", "tls_key")
 _LOOPBACK = "127.0.0.1"
+_LOGGER = logging.getLogger("simgrad")
 
 
 class _Owner:
@@ -93,6 +95,22 @@ def _is_this_machine(address: str) -> bool:
     return True
 
 
+def _room(taken: Mapping[str, float], lacking_alone: bool = False) -> str:
+    """How much of what is taken Ray's cluster has, as "5 CPUs, and Ray's cluster has 3, of which 1 is free".
+
+    Args:
+      taken: by Ray's names of resources; 0 is not told.
+      lacking_alone: of what the cluster has too little of; empty: it has enough.
+    """
+    there, free = ray.cluster_resources(), ray.available_resources()
+    told = []
+    for name, count in taken.items():
+        has, left = there.get(name, 0.0), free.get(name, 0.0)
+        if count > (has if lacking_alone else 0):
+            told.append(f"{count:g} {name}s, and Ray's cluster has {has:g}, {left:g} of them free")
+    return "; ".join(told)
+
+
 class Pool(pool.Pool):
     """A simgrad.Pool of servers that this object starts on a Ray cluster, and ends.
 
@@ -104,11 +122,13 @@ class Pool(pool.Pool):
       insecure: plaintext between nodes. Without it, servers beyond loopback need TLS: flags that name their
         certificate and key on each node, and `credentials`. Where all nodes of Ray are this machine, none of the
         three is needed: servers listen on 127.0.0.1.
-      start_timeout: seconds in which all servers must have begun.
+      start_timeout: seconds in which all servers must have begun. A cluster without room for all of them may get nodes
+        meanwhile; until then a warning says what it has.
       options: those of simgrad.Pool.
     Needs: ray; simgrad and simgrad-server on each node. `ray.init` is called if it was not called before.
     Raises: ValueError where servers would be beyond loopback and nothing says how, before any is started;
-      RuntimeError where servers do not start, with what Ray says.
+      RuntimeError where servers do not start, with what Ray says, or with the CPUs and GPUs that they take and that
+        there are.
     """
 
     def __init__(
@@ -127,6 +147,8 @@ class Pool(pool.Pool):
         credentials: grpc.ChannelCredentials | None = None,
         **options: Any,
     ):
+        if not hasattr(servers, "__index__"):
+            raise TypeError(f"servers: a whole number of servers, not {servers!r}")
         if servers < 1:
             raise ValueError(f"servers {servers!r}: at least 1")
         self.actors: list[Any] = []
@@ -153,11 +175,20 @@ class Pool(pool.Pool):
         except Exception:
             self.close()
             raise
+        taken = {"CPU": servers * num_cpus, "GPU": servers * num_gpus}
+        if lacking := _room(taken, lacking_alone=True):
+            _LOGGER.warning("%d servers wait for room: they take %s", servers, lacking)
+        asked = [actor.target.remote() for actor in self.actors]
         try:
-            ray.get([actor.target.remote() for actor in self.actors], timeout=start_timeout)
+            ray.get(asked, timeout=start_timeout)
         except ray.exceptions.GetTimeoutError as error:
+            _, waiting = ray.wait(asked, num_returns=servers, timeout=0)
+            room = _room(taken)
             self.close()
-            raise RuntimeError(f"{servers} servers did not start in {start_timeout:g} s: {error}") from error
+            said = f"; all of them take {room}" if room else f": {error}"
+            raise RuntimeError(
+                f"{len(waiting)} of {servers} servers did not start in {start_timeout:g} s{said}"
+            ) from error
         except Exception as error:
             self.close()
             raise RuntimeError(f"a server did not start: {error}") from error
