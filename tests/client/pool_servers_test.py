@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import hashlib
+import re
 import socket
 import threading
 import time
@@ -182,9 +183,40 @@ def test_a_block_that_is_too_large_for_every_server_is_named(fakes):
     one = fakes()
     one.info.limits.max_request_bytes = 1000
     with sg.Pool(one.target) as pool:
-        with pytest.raises(sg.ResourceExhausted, match=r"spec.initial\[0\].tensor: the request has"):
+        words = (
+            r"^spec.initial\[0\].tensor: the request for ids (0 to 255|256 to 511), which a pool does not cut, has 2\d\d\d "
+            r"bytes, of which this field takes 2048; the server takes 1000 \(--max_request_bytes\): start servers with "
+            r"--max_request_bytes=65536, or send at most 1\d\d instances at a time \(first_instance\), a narrower dtype"
+        )
+        with pytest.raises(sg.ResourceExhausted, match=words) as failed:
             pool.rollout(world(), **rows())
-    assert one.calls == 0
+        at_most = int(re.search(r"at most (\d+)", str(failed.value))[1])
+        assert one.calls == 0
+        one.stream = lambda n, context: parts_of(at_most)
+        pool.rollout(world(), **dict(rows(), initial={"x": np.full((at_most, 1), 0.5)}))
+        with pytest.raises(sg.ResourceExhausted):
+            pool.rollout(world(), **dict(rows(), initial={"x": np.full((at_most + 20, 1), 0.5)}))
+    assert one.calls == 1
+
+
+def test_a_block_goes_to_a_server_that_takes_it(fakes):
+    small, large = fakes(), fakes()
+    small.info.limits.max_request_bytes = 1000
+    large.info.limits.max_request_bytes = 3000
+    large.stream = lambda n, context: parts_of(256)
+    with sg.Pool([small.target, large.target]) as pool:
+        pool.rollout(world(), **rows())
+    assert (small.calls, large.calls) == (0, 2)
+
+
+def test_a_request_of_which_all_servers_take_no_block_is_told_with_the_largest_limit(fakes):
+    small, large = fakes(), fakes()
+    small.info.limits.max_request_bytes = 1000
+    large.info.limits.max_request_bytes = 1500
+    with sg.Pool([small.target, large.target]) as pool:
+        with pytest.raises(sg.ResourceExhausted, match="the server takes 1500"):
+            pool.rollout(world(), **rows())
+    assert small.calls == large.calls == 0
 
 
 # ---- Names, and servers that say nothing ----

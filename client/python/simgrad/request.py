@@ -357,15 +357,29 @@ def cuda_text_options(
     return simgrad_pb2.CudaTextOptions(mapping=mapping, per_step=per_step)
 
 
-def check_size(message: Any, size: int, limit: int) -> None:
-    """Raises ResourceExhausted, naming the largest field, where a request is above `limit`."""
+_SMALLER = "a narrower dtype, or one value for all instances"
+
+
+def check_size(
+    message: Any,
+    size: int,
+    limit: int,
+    what: str = "the request",
+    remedy: str = "send fewer instances at a time (first_instance), ",
+) -> None:
+    """Raises ResourceExhausted, naming the largest field, where a request is above `limit`.
+
+    Args:
+      size, limit: bytes.
+      what: names the request.
+      remedy: what else may be done than to send fewer bytes for each instance.
+    """
     if size <= limit:
         return
     field, bytes_of_field = max(_parts(message), key=lambda part: part[1])
     raise errors.ResourceExhausted(
-        f"{field}: the request has {size} bytes, of which this field takes {bytes_of_field}; the "
-        f"server takes {limit} (--max_request_bytes): send fewer instances at a time "
-        "(first_instance), a narrower dtype, or one value for all instances",
+        f"{field}: {what} has {size} bytes, of which this field takes {bytes_of_field}; the "
+        f"server takes {limit} (--max_request_bytes): {remedy}{_SMALLER}",
         reason="LIMIT_EXCEEDED",
         violations=(
             errors.FieldViolation(field, f"{bytes_of_field} bytes of a request of {size}"),

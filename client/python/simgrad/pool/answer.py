@@ -23,6 +23,8 @@ from simgrad.v1 import simgrad_pb2
 
 Metadata = Callable[[], "list[tuple[str, str]]"]
 
+_STEP_OF_LIMITS = 1 << 16  # bytes, to which a limit that is asked for is rounded up: other blocks may have a few more
+
 
 class Work(NamedTuple):
     """One request to a pool.
@@ -310,15 +312,13 @@ class PooledAnswer:
         handle = call.server = ""
         metadata: list[tuple[str, str]] = []
         try:
-            server = self._claim(preferred, refused, is_kept)
+            size = message.ByteSize()
+            server = self._claim(preferred, refused, is_kept, shard.instances, size)
             call.server = server.target
             metadata = self._metadata()
             handle = kept.at(number, server.target) if kept is not None else ""
             left = min(call.begin(), self._left())
-            size = message.ByteSize()
-            info = server.info  # another call may lose it
-            limit = info.limits.max_request_bytes if info is not None else 0
-            request.check_size(message, size, limit or size)
+            self._check_size(shard, message, size, server)
             method = "Vjp" if handle else self._work.method
             sent = request.vjp_request(handle, [message]) if handle else message
             if not handle:
@@ -358,6 +358,21 @@ class PooledAnswer:
         call.failed(failure, reached)
         return False
 
+    def _check_size(self, shard: Shard, message: Any, size: int, server: Server) -> None:
+        """Raises ResourceExhausted for a shard of `size` bytes that its server does not take: of one block, as larger ones
+        are cut."""
+        most = server.largest[1]
+        if size <= most:
+            return
+        limit = int(most)
+        of_instance = self._work.cutter.row_bytes()
+        room = (limit - (size - of_instance * shard.instances)) // max(of_instance, 1)
+        fewer = f"send at most {room} instances at a time (first_instance), " if room > 0 else "send "
+        enough = -(-size // _STEP_OF_LIMITS) * _STEP_OF_LIMITS
+        what = f"the request for ids {shard.ids.min()} to {shard.ids.max()}, which a pool does not cut,"
+        remedy = f"start servers with --max_request_bytes={enough}, or {fewer}"
+        request.check_size(message, size, limit, what, remedy)
+
     def _measure(self, server: Server, shard: Shard, part: Any) -> None:
         result = part.result
         rollout = result.rollout if self._work.method == "Gradient" else result
@@ -373,20 +388,26 @@ class PooledAnswer:
                 if rpc is not None:
                     rpc.cancel()
 
-    def _claim(self, preferred: str, refused: Sequence[str], waits: bool) -> Server:
-        """A server without a shard of this answer: the preferred one, else one that has not failed.
+    def _claim(
+        self, preferred: str, refused: Sequence[str], waits: bool, instances: int, size: int
+    ) -> Server:
+        """A server without a shard of this answer whose limits take this one: the preferred one, else one that has not
+        failed. Where no limits take it, it is the server that takes the most bytes.
 
         Args:
+          instances, size: of the shard, the latter in bytes.
           waits: whether to wait for the preferred server, as long as it has not failed; it may be named no more.
         Errors: grpc.RpcError where the pool has no server.
         """
 
         def choose(servers: list[Server]) -> Server | None:
+            able = [s for s in servers if s.takes(instances, size)]
+            able = able or sorted(servers, key=lambda s: s.largest[1])[-1:]
             # A server that was lost comes back with the next request, once it said what it is.
-            fit = [s for s in servers if s.target not in refused and s.info is not None]
+            fit = [s for s in able if s.target not in refused and s.info is not None]
             # One that is busy but fit is better than one that has failed.
             its_own = [s for s in fit if waits and s.target == preferred]
-            free = [s for s in its_own or fit or servers if s.target not in self._busy]
+            free = [s for s in its_own or fit or able if s.target not in self._busy]
             order = lambda s: (s.target != preferred, s.running, s.down_until)
             return min(free, key=order, default=None)
 
