@@ -596,6 +596,18 @@ def test_a_constant_zero_has_its_sign(client):
             client.rollout(world, steps=1, initial={"x": 1.0, "m": -0.0, "w": 1.5, leaf: other}, policy="f64")
 
 
+def test_the_sign_of_a_known_zero_is_that_of_a_computed_one(client):
+    zeros = np.array([-0.0, 0.0, -2.0, 3.0, np.nan])
+    told = lambda z: jnp.copysign(1.0, jnp.sign(z))
+    step = lambda s: {"z": s["z"] + 0.0, "computed": told(s["z"]), "known": told(jnp.asarray(zeros)), "n": s["n"] + 1}
+    state = {"z": zeros, "computed": 0 * zeros, "known": 0 * zeros, "n": 0}
+    world = simgrad.jax.world(step, state=state, observe=["computed", "known"])
+    found = client.rollout(world, steps=1, initial={"z": zeros[None]}, policy="f64", record=["computed", "known"])
+    computed, known = (found.trajectory[name][0, 0] for name in ("computed", "known"))
+    np.testing.assert_array_equal(known[:4], [1, 1, -1, 1])
+    np.testing.assert_array_equal(known, computed)
+
+
 def test_an_init_that_gives_a_zero_of_the_other_sign_gives_state(client):
     step = lambda state, params: {"x": state["x"] + params["k"] / state["m"], "m": state["m"]}
     world = simgrad.jax.world(
