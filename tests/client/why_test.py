@@ -242,6 +242,49 @@ def test_additions_that_do_nothing_are_told_where_the_reference_loses_fewer():
     assert paths and texts.index(said[0].text) < paths[0]
 
 
+def of_turns(turns, converged, capped):
+    """A loop of two steps, three runs in each."""
+    reasons = np.array([converged, capped, [0, 0], [0, 0]]).T
+    return loop(runs=[3, 3], iterations_mean=turns, reasons=reasons, counter=[0, 0])
+
+
+def test_a_pair_prints_the_arrays_and_sites_that_differ():
+    pair = zeroed(step=(-1, -1, -1))
+    pair.sentences = sentences(pair)
+    pair.value = (1.25, 1.5)
+    pair.states = {"x": difference([1.0, 2.0], [1.0, 2.5]), "v": difference([1.0], [1.0])}
+    pair.gradients = {}
+    for result, turns, converged, held in (
+        (pair.reference_result, [2.0, 4.0], ([3, 3], [0, 0]), [5, 0]),
+        (pair.other_result, [2.0, 5.5], ([3, 1], [0, 2]), [5, 2]),
+    ):
+        result.sites = {"solve": of_turns(turns, *converged)}
+        result.events = {"floor": loop(count=held), "wall": loop(count=[1, 1])}
+    assert repr(pair).splitlines()[len(pair.sentences) :] == [
+        "2 of 3 arrays and 2 of 3 sites differ",
+        "                           f32   f16   off by  relative  at",
+        "value                      1.25  1.5   0.25    0.2",
+        "state x                                0.5     0.224     [1]",
+        "solve: mean turns          3     3.75  1.5     0.335     step 1",
+        "solve: ended as converged  6     4     2       0.471     step 1",
+        "solve: ended as max_iter   0     2     2       inf       step 1",
+        "floor: held                5     7     2       0.4       step 1",
+    ]
+
+
+def test_a_pair_without_a_difference_says_so_and_one_with_many_is_short():
+    pair = zeroed(step=(-1, -1, -1))
+    pair.gradients = {}
+    for result in (pair.reference_result, pair.other_result):
+        result.sites = {"solve": of_turns([1.0, 1.0], [3, 3], [0, 0])}
+    pair.states = {f"x{k}": difference([1.0], [1.0]) for k in range(3)}
+    assert repr(pair) == "0 of 3 arrays and 0 of 1 sites differ"
+    pair.states = {f"x{k}": difference([1.0], [1.0 + 0.5**k]) for k in range(12)}
+    rows = repr(pair).splitlines()
+    assert rows[0] == "12 of 12 arrays and 0 of 1 sites differ"
+    assert [row.split()[:2] for row in rows[2:]] == [*(["state", f"x{k}"] for k in range(8)), ["and", "4"]]
+
+
 def test_a_number_that_is_no_fact_is_seen():
     assert unbacked(Sentence("f32 stops at step 3 by -1 ulp in 12.5% of 4.", {"name": "f32", "step": 3, "of": 4})) == ["-1", "12.5%"]
     assert unbacked(Sentence("`x1` (a.py:7) is off by 1.23e-08.", {"s": "x1", "l": "a.py:7", "off": 1.2345e-8})) == []

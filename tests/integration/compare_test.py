@@ -59,6 +59,83 @@ def test_the_vanished_gradient_is_told_in_one_sentence(client):
     assert "projection" in result.table() and unsafe in repr(result)
 
 
+def off_by(a, b):
+    """How a table writes the difference of two arrays: largest, relative, and where it is largest."""
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    off = np.abs(b - a)
+    at = [int(k) for k in np.unravel_index(np.argmax(off), off.shape)]
+    return [f"{off.max():.3g}", f"{np.linalg.norm(off) / np.linalg.norm(a):.3g}", at]
+
+
+def rows_by_hand(a, b):
+    """The rows of a table of what differs, from the answers, with the cells that are not empty."""
+    arrays = {"value": (a.value, b.value), "values of instances": (a.values, b.values)}
+    for word, group in (("state", "state"), ("trajectory", "trajectory")):
+        arrays |= {f"{word} {n}": (x, getattr(b, group)[n]) for n, x in getattr(a, group).items()}
+    for group in ("initial", "params", "controls"):
+        arrays |= {f"gradient of {n}": (x, getattr(b, group)[n]) for n, x in getattr(a, group).items()}
+    arrays = {n: (x, y) for n, (x, y) in arrays.items() if x is not None and np.shape(x) == np.shape(y)}
+    rows, counts = {}, {}
+    for name, (x, y) in arrays.items():
+        if not np.array_equal(x, y):
+            largest, relative, at = off_by(x, y)
+            both = [f"{x:.9g}", f"{y:.9g}"] if name == "value" else []
+            rows[name] = [*both, largest, relative, *([str(at)] if at else [])]
+    number = len(rows)
+    for n, x in a.sites.items():
+        y = b.sites[n]
+        means = [f"{(s.runs * s.iterations_mean).sum() / s.runs.sum():.4g}" for s in (x, y)]
+        counts[f"{n}: mean turns"] = means, x.iterations_mean, y.iterations_mean
+        for k, reason in enumerate(("converged", "max_iter", "nonfinite", "not_entered")):
+            told = [str(s.reasons[:, k].sum()) for s in (x, y)]
+            counts[f"{n}: ended as {reason}"] = told, x.reasons[:, k], y.reasons[:, k]
+        counts[f"{n}: ended as counter"] = [str(s.counter.sum()) for s in (x, y)], x.counter, y.counter
+    for n, x in a.events.items():
+        y = b.events[n]
+        counts[f"{n}: held"] = [str(x.count.sum()), str(y.count.sum())], x.count, y.count
+    for name, (told, x, y) in counts.items():
+        if len(x) != len(y):
+            if told[0] != told[1]:
+                rows[name] = told
+        elif (x != y).any():
+            largest, relative, (step,) = off_by(x, y)
+            rows[name] = [*told, largest, "inf" if not x.any() else relative, f"step {step}"]
+    sites = {name.partition(": ")[0] for name in rows if ": " in name}
+    heading = f"{number} of {len(arrays)} arrays and {len(sites)} of {len(a.sites) + len(a.events)} sites differ"
+    return heading, rows
+
+
+def cells_of(line):
+    return re.split(r"\s{2,}", line.strip())
+
+
+@pytest.mark.parametrize("compared", [depressurized, bounced])
+def test_what_is_printed_of_a_comparison_is_in_its_answers(client, compared):
+    result = compared(client, configs=[{"steps": 3}], record=["y"])
+    printed = repr(result).splitlines()
+    assert printed[0] == f"Comparison with {result.reference}"
+    heads = cells_of(printed[1])
+    by_site = []
+    for line, (name, pair) in zip(printed[2:], result.pairs.items()):
+        a, b = pair.reference_result, pair.other_result
+        heading, rows = rows_by_hand(a, b)
+        lines, number = repr(pair).splitlines(), len(pair.sentences)
+        assert lines[:number] == [s.text for s in pair.sentences] and lines[number] == heading
+        table = lines[number + 2 :]
+        assert {cells[0]: cells[1:] for cells in map(cells_of, table)} == rows
+        assert len(table) == len(rows) > 0
+        by_site += [[name, what, *cells] for what, cells in rows.items() if ": " in what]
+        assert line.startswith(name) and f"  {abs(b.value - a.value):.2g}" in line
+        groups = [(a.state, b.state), (a.initial | a.params, b.initial | b.params)]
+        for x, y in ((x[n], y[n]) for x, y in groups for n in x if not np.array_equal(x[n], y[n])):
+            assert f" {np.linalg.norm(np.float64(y) - x) / np.linalg.norm(x):.2g}" in line
+    why = result.why.splitlines()
+    assert heads[-3:] == ["value off by", "state off by (relative)", "gradient off by (relative)"]
+    after = printed[2 + len(result.pairs) :]
+    assert after[: len(why)] == why
+    assert sorted(map(cells_of, after[len(why) + 1 :])) == sorted(by_site) != []
+
+
 def check_births(facts, a, b, policies):
     """The facts of the sentence about instances that are not finite in the other run alone."""
     bad = np.flatnonzero(a.ok & ~b.ok)

@@ -11,10 +11,12 @@ import numpy as np
 from simgrad import errors
 from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient, Rollout
+from simgrad.why import printed
 from simgrad.why.difference import (
     Difference,
     GradientDifference,
     NewlyNonfinite,
+    difference,
     differences,
     gradient_differences,
     newly_nonfinite_of,
@@ -89,7 +91,8 @@ class Pair:
         return {n: (mine[n].share, theirs[n].share) for n in mine if n in theirs}
 
     def __repr__(self) -> str:
-        return "\n".join(str(sentence) for sentence in self.sentences)
+        """The sentences, and a table of the arrays and sites that differ."""
+        return "\n".join([*map(str, self.sentences), *filter(None, [printed.of_pair(self)])])
 
 
 @dataclass(repr=False)
@@ -115,22 +118,26 @@ class Comparison:
         return "\n".join(pair.why for pair in self.pairs.values())
 
     def __repr__(self) -> str:
-        return f"Comparison with {self.reference}\n{self.table()}\n{self.why}"
+        """The table, the sentences, and a table of the sites that differ; a Pair prints the arrays that do."""
+        sites = printed.of_sites(list(self.pairs.values()))
+        return "\n".join(filter(None, [f"Comparison with {self.reference}", self.table(), self.why, sites]))
 
     def table(self) -> str:
         """A row for each variant but the reference."""
-        rows = [["variant", "instances that part", "first step", "site", "gradient off by (relative)"]]
+        heads = ["variant", "instances that part", "first step", "site"]
+        rows = [[*heads, "value off by", "state off by (relative)", "gradient off by (relative)"]]
         for name, pair in self.pairs.items():
             forks = pair.forks
             first = forks.first if forks else None
-            worst = [f"{n} {off.relative:.2g}" for n, off in pair.gradients.items()]
             rows.append(
                 [
                     name,
                     f"{forks.count} of {pair.other_result.instances}" if forks else "not comparable",
                     str(first.step) if first else "",
                     (first.site or "?") if first else "",
-                    ", ".join(worst[:3]) + (" ..." if len(worst) > 3 else ""),
+                    "" if pair.value is None else f"{difference(*map(np.asarray, pair.value)).largest:.2g}",
+                    printed.worst_of(pair.states),
+                    printed.worst_of(pair.gradients),
                 ]
             )
         return aligned(rows)
