@@ -395,7 +395,7 @@ def range_counts(blocks: Sequence[Any]) -> dict[str, RangeCounts]:
             total = counts.setdefault(entry.role, RangeCounts())
             total.underflows += entry.underflows
             total.overflows += entry.overflows
-    return counts
+    return dict(sorted(counts.items()))  # in one order, whatever block told of a role first
 
 
 Addition: TypeAlias = "tuple[str, str, str]"  # state, role, line
