@@ -23,7 +23,7 @@ class PairWriter {
  public:
   PairWriter(Program& program, const Op& op, std::optional<Rounding> whole, std::vector<Op>& out,
              PassBudget& budget)
-      : w_(program, op, out, budget), op_(op), whole_(whole) {}
+      : w_(program, op, out, budget), op_(op), whole_(std::move(whole)) {}
 
   ValueId NewValue(Type type) { return w_.NewValue(std::move(type)); }
 
@@ -120,26 +120,40 @@ class PairWriter {
 
   Pair OfConversion() {
     if (whole_ && whole_->code != kTrunc) return OfWhole();
-    const ValueId x = whole_ ? whole_->operand : w_.X(0);
+    const ValueId x = whole_ ? Rounded() : w_.X(0);
     const Type type = w_.TypeOf(x);
     const ValueId magnitude = w_.Do(kAbs, {x}, type);
     const ValueId nearest = w_.Do(kRound, {magnitude}, type);
     return {magnitude, w_.Do(kMax, {nearest, w_.Number(1, type)}, type)};
   }
 
-  // Floor and ceil decide on which side of an integer x is, round on which side of a half. Where the format
-  // has no halves any more, x is whole, and the next larger number is the next one that rounds otherwise.
+  // Floor and ceil decide on which side of an integer x is, round on which side of a half, of |x| as of x.
+  // Where the format has no halves any more, x is whole, and the next larger number is the next one that
+  // rounds otherwise.
   Pair OfWhole() {
-    const ValueId x = whole_->operand;
+    const ValueId x = Rounded();
     const Type type = w_.TypeOf(x);
     if (whole_->code != kRound) return {x, w_.Do(kRound, {x}, type)};
-    const ValueId below = w_.Do(kFloor, {x}, type);
+    const ValueId magnitude = w_.Do(kAbs, {x}, type);
+    const ValueId below = w_.Do(kFloor, {magnitude}, type);
     const ValueId half = w_.Do(kAdd, {below, w_.Number(0.5, type)}, type);
     const ValueId is_whole =
         w_.Do(kEq, {half, w_.Do(kFloor, {half}, type)}, {ElementType::kBool, type.shape});
     const double infinity = std::numeric_limits<double>::infinity();
-    const ValueId next = w_.Do(kNextAfter, {x, w_.Number(infinity, type)}, type);
-    return {x, w_.Do(kSelect, {is_whole, next, half}, type)};
+    const ValueId next = w_.Do(kNextAfter, {magnitude, w_.Number(infinity, type)}, type);
+    return {magnitude, w_.Do(kSelect, {is_whole, next, half}, type)};
+  }
+
+  // The operand of the rounding, moved as its result was.
+  ValueId Rounded() {
+    ValueId x = whole_->operand;
+    for (const Op& move : whole_->moves) {
+      std::vector<ValueId> operands = move.operands;
+      operands[0] = x;
+      x = w_.Do(move.code, std::move(operands), w_.TypeOf(move.results[0]));
+      w_.Last().attributes = move.attributes;
+    }
+    return x;
   }
 
   // Two rows, one behind the other.
@@ -254,7 +268,7 @@ void WriteChoice(Program& program, Op op, std::optional<Rounding> whole, const s
   test.label = op.label;
   test.attributes.site = site;
   test.attributes.kind = kind;
-  PairWriter writer(program, op, whole, out, budget);
+  PairWriter writer(program, op, std::move(whole), out, budget);
   if (op.code == kCholesky || to_bool) {
     test.code = kEvent;
     test.attributes.comparison = to_bool ? Comparison::kNe : Comparison::kGt;

@@ -24,6 +24,19 @@ constexpr double kSmallest = 1e-5;
 bool IsGuardsNumber(double x) { return std::abs(x) <= kSmallest || std::isinf(x); }
 bool IsWhole(double x) { return std::trunc(x) == x; }
 
+// Behind more moves, what made a value whole is not looked for.
+constexpr int64_t kMostMoves = 16;
+
+// Gives elements of its first operand, and no others.
+bool Moves(const Op& op) {
+  if (op.code == kGather) return op.attributes.bounds == Bounds::kClip;
+  if (op.code == kTake) {  // -1 takes none
+    const auto& taken = op.attributes.start;
+    return std::all_of(taken.begin(), taken.end(), [](int64_t place) { return place >= 0; });
+  }
+  return op.code == kBroadcast || op.code == kReshape || op.code == kSlice || op.code == kTranspose;
+}
+
 class Namer {
  public:
   Namer(Program program, const std::unordered_set<std::string>& overridden, PassBudget& budget)
@@ -45,6 +58,18 @@ class Namer {
   }
 
  private:
+  // The rounding that made a value whole, and the last of the `moves` that took it there.
+  struct Whole {
+    OpCode code;
+    ValueId operand;
+    ValueId moved = ValueId::kNone;
+    int64_t moves = 0;
+  };
+  struct Move {
+    Op op;
+    ValueId before;  // the move whose result it takes, through bounds and shifts; or none
+  };
+
   // Finds the literals that guards compare with, and how each value is used.
   void Read(const Region& region) {
     for (const Op& op : region.ops) {
@@ -65,23 +90,49 @@ class Namer {
     for (ValueId id : region.yields) elsewhere_[Index(id)] = true;
   }
 
-  // A bound, or a shift, by whole numbers leaves whole what floor, ceil, trunc or round gave.
+  // A bound, or a shift, by whole numbers leaves whole what floor, ceil, trunc or round gave; so does a move.
   void ReadWhole(const Op& op) {
     if (op.code == kFloor || op.code == kCeil || op.code == kTrunc || op.code == kRound) {
-      whole_.emplace(op.results[0], Rounding{op.code, op.operands[0]});
+      whole_.emplace(op.results[0], Whole{op.code, op.operands[0]});
     } else if (op.code == kLiteral && program_.IsReal(op.results[0])) {
       const auto& numbers = op.attributes.literal;
       if (std::all_of(numbers.begin(), numbers.end(), IsWhole)) of_whole_.insert(op.results[0]);
-    } else if (op.code == kBroadcast && of_whole_.contains(op.operands[0])) {
-      of_whole_.insert(op.results[0]);
+    } else if (Moves(op)) {
+      ReadMove(op);
     } else if (op.code == kMin || op.code == kMax || op.code == kAdd || op.code == kSub) {
       for (size_t k = 0; k < 2; ++k) {
         const auto rounded = whole_.find(op.operands[k]);
         if (rounded == whole_.end() || !of_whole_.contains(op.operands[1 - k])) continue;
-        whole_.emplace(op.results[0], Rounding(rounded->second));
+        whole_.emplace(op.results[0], Whole(rounded->second));
         return;
       }
     }
+  }
+
+  void ReadMove(const Op& op) {
+    if (of_whole_.contains(op.operands[0])) of_whole_.insert(op.results[0]);
+    const auto found = whole_.find(op.operands[0]);
+    if (found == whole_.end() || found->second.moves == kMostMoves) return;
+    const Whole before = found->second;
+    moves_.emplace(op.results[0], Move{op, before.moved});
+    whole_.emplace(op.results[0],
+                   Whole{before.code, before.operand, op.results[0], before.moves + 1});
+  }
+
+  // Nothing where it is not known to be whole.
+  std::optional<Rounding> RoundingOf(ValueId value) {
+    const auto found = whole_.find(value);
+    if (found == whole_.end()) return std::nullopt;
+    Rounding rounding = {found->second.code, found->second.operand};
+    ValueId moved = found->second.moved;
+    while (moved != ValueId::kNone) {
+      budget_.Visit();
+      const Move& move = moves_.at(moved);
+      rounding.moves.push_back(move.op);
+      moved = move.before;
+    }
+    std::reverse(rounding.moves.begin(), rounding.moves.end());
+    return rounding;
   }
 
   bool Compares(const Op& op) const { return ComparesTwo(op) && program_.IsReal(op.operands[0]); }
@@ -118,11 +169,8 @@ class Namer {
         ReachesPredicate(Index(op.results[0])) ? TestKind::kTermination : TestKind::kEvent;
     const size_t first = out.size();
     std::optional<Rounding> whole;
-    if (op.code == kConvert) {
-      const auto found = whole_.find(op.operands[0]);
-      if (found != whole_.end()) whole = found->second;
-    }
-    WriteChoice(program_, std::move(op), whole, site, kind, out, budget_);
+    if (op.code == kConvert) whole = RoundingOf(op.operands[0]);
+    WriteChoice(program_, std::move(op), std::move(whole), site, kind, out, budget_);
     for (size_t k = first; k < out.size(); ++k) budget_.WroteOp(out[k]);
   }
 
@@ -187,10 +235,11 @@ class Namer {
   std::vector<bool> behind_predicates_;
   std::vector<bool> behind_choices_;
   std::vector<bool> behind_places_;
-  std::vector<bool> of_guards_;                  // literals that guards compare with
-  std::vector<bool> elsewhere_, in_select_;      // what uses a value
-  std::unordered_map<ValueId, Rounding> whole_;  // what made values whole, by these
-  std::unordered_set<ValueId> of_whole_;         // literals of whole numbers
+  std::vector<bool> of_guards_;               // literals that guards compare with
+  std::vector<bool> elsewhere_, in_select_;   // what uses a value
+  std::unordered_map<ValueId, Whole> whole_;  // what made values whole, by these
+  std::unordered_map<ValueId, Move> moves_;   // of whole values, by their results
+  std::unordered_set<ValueId> of_whole_;      // literals of whole numbers
   std::unordered_map<std::string, int64_t> occurrences_;
 };
 

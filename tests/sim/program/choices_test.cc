@@ -129,7 +129,7 @@ TEST(Choices, OfAConversionOfWhatIsWholeWhatMadeItSo) {
   const Numbers nearest = {2, 0, -4, 4};
   EXPECT_EQ(PairOf({4}, x, of(kFloor)), (Pair{x, nearest}));
   EXPECT_EQ(PairOf({4}, x, of(kCeil)), (Pair{x, nearest}));
-  EXPECT_EQ(PairOf({4}, x, of(kRound)), (Pair{x, {2.5, -0.5, -3.5, 4.5}}));
+  EXPECT_EQ(PairOf({4}, x, of(kRound)), (Pair{{2.25, 0.25, 3.75, 4}, {2.5, 0.5, 3.5, 4.5}}));
   EXPECT_EQ(PairOf({4}, x, of(kTrunc)), (Pair{{2.25, 0.25, 3.75, 4}, {2, 1, 4, 4}}));
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -195,6 +196,30 @@ OpCode UpperOfChoice(double bound) {
 TEST(NameTests, WholeNumbersThatBoundOrShiftLeaveTheRoundingToDecide) {
   EXPECT_EQ(UpperOfChoice(4), kMul);
   EXPECT_EQ(UpperOfChoice(4.5), kAbs);
+}
+
+// The operations that `moves` reshapes behind a floor add to the program, beside the choice itself.
+size_t ReshapesOfChoice(int moves) {
+  Builder b("far");
+  const Var x = b.State("x", {1});
+  Var whole = b.Apply(kFloor, {x});
+  for (int k = 0; k < moves; ++k) {
+    whole = k % 2 == 0 ? b.Reshape(whole, {1, 1}) : b.Reshape(whole, {1});
+  }
+  const Var place =
+      b.Convert(b.Reduce(kSum, b.Convert(whole, ElementType::kI32)), ElementType::kI32);
+  b.SetNext({b.Do(kGather, {x, b.Reshape(place, {1})}, {.axes = {0}, .bounds = Bounds::kClip})});
+  const auto count = [](const Program& program) {
+    return static_cast<size_t>(std::count_if(program.step.ops.begin(), program.step.ops.end(),
+                                             [](const Op& op) { return op.code == kReshape; }));
+  };
+  return count(NamedAt(TestLevel::kDecisions, b)) - count(b.program());
+}
+
+TEST(NameTests, MovesBehindARoundingAreRepeatedUpToABound) {
+  EXPECT_EQ(ReshapesOfChoice(2), 2u);
+  EXPECT_EQ(ReshapesOfChoice(16), 16u);
+  EXPECT_EQ(ReshapesOfChoice(17), 0u);
 }
 
 }  // namespace
