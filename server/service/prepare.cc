@@ -97,15 +97,18 @@ bool Count(const v1::Region& region, ProgramSize& size) {
 }
 
 // The executor knows better than a bound for all of them, and asking it costs a plan: so it is
-// asked about large work alone. Compiled code has room for a group of instances, however few there
-// are: work of few is large where a group of its kind would be.
-absl::StatusOr<int64_t> WorkBytes(const sim::Work& work, const PrepareOptions& options) {
+// asked about large work alone, and about work that the bound, with the bytes `beside` it, would have
+// refused. Compiled code has room for a group of instances, however few there are: work of few is large
+// where a group of its kind would be.
+absl::StatusOr<int64_t> WorkBytes(const sim::Work& work, int64_t beside,
+                                  const PrepareOptions& options, const PrepareControl& control) {
   constexpr int64_t kLarge = int64_t{64} << 20;
   constexpr int64_t kGroup = 32;
   const int64_t bound = sim::EstimateBytes(work);
   const int64_t of_one = bound / std::max<int64_t>(work.batch.instances, 1);
   const bool is_large = bound > kLarge || of_one > kLarge / kGroup;
-  if (!is_large || options.engine == nullptr) return bound;
+  const bool fits = !control.may_have || is_large || control.may_have(bound + beside);
+  if ((!is_large && fits) || options.engine == nullptr) return bound;
   return sim::EstimateBytes(work, options.engine->executor());
 }
 
@@ -249,10 +252,11 @@ absl::StatusOr<PreparedWork> PrepareSpec(
       conversion::MostChunkSteps(prepared.work, prepared.recorded, answer);
   prepared.work.options.stop = control.compile.stop;
   prepared.work.reserve = control.reserve;
-  const auto work_bytes = WorkBytes(prepared.work, options);
+  const int64_t beside =
+      conversion::AnswerBytes(prepared.work, prepared.recorded, prepared.program_detail, answer);
+  const auto work_bytes = WorkBytes(prepared.work, beside, options, control);
   if (!work_bytes.ok()) return work_bytes.status();
-  prepared.memory_bytes = *work_bytes + conversion::AnswerBytes(prepared.work, prepared.recorded,
-                                                                prepared.program_detail, answer);
+  prepared.memory_bytes = *work_bytes + beside;
   prepared.compile = {compile_start, compile_end};
   prepared.compile_seconds = compile_seconds;
   EndDecode(start, prepared);
@@ -362,11 +366,12 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
   const conversion::AnswerLimits answer = {options.limits.max_message_bytes / 2,
                                            kQueuedMessages * options.limits.max_message_bytes};
   work.max_chunk_steps = conversion::MostChunkSteps(work, prepared.recorded, answer);
-  const auto work_bytes = WorkBytes(work, options);
-  if (!work_bytes.ok()) return work_bytes.status();
-  prepared.memory_bytes =
-      *work_bytes + conversion::CotangentBytes(prepared.cotangents) +
+  const int64_t beside =
+      conversion::CotangentBytes(prepared.cotangents) +
       conversion::AnswerBytes(work, prepared.recorded, prepared.program_detail, answer);
+  const auto work_bytes = WorkBytes(work, beside, options, control);
+  if (!work_bytes.ok()) return work_bytes.status();
+  prepared.memory_bytes = *work_bytes + beside;
   EndDecode(start, prepared);
   return prepared;
 }

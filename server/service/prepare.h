@@ -38,6 +38,9 @@ struct PrepareControl {
   std::function<bool(int64_t bytes)> take_content;
   // Takes memory for what the numbers of a request take beyond it. Empty: there always is memory.
   std::function<bool(int64_t bytes)> take_numbers;
+  // Whether work and its answer may have so many bytes, of the limit and of the caller's share, beside
+  // what the request holds. Empty: they may.
+  std::function<bool(int64_t bytes)> may_have;
 };
 
 class Variants;

@@ -96,8 +96,13 @@ absl::StatusOr<PreparedWork> StreamingCall::Prepared(const Prepare& prepare) {
     numbers_bytes_ += bytes;
     return true;
   };
-  auto prepared =
-      prepare(record_.world, {memory.Control(cancellation_), reserve, take_content, take_numbers});
+  // The memory of the work has the numbers in it.
+  const auto may_have = [&](int64_t bytes) {
+    const int64_t held = upload_.bytes() - numbers_bytes_;
+    return bytes <= std::min(scheduler.memory_limit_bytes(), caller_->limits().memory_bytes) - held;
+  };
+  auto prepared = prepare(record_.world, {memory.Control(cancellation_), reserve, take_content,
+                                          take_numbers, may_have});
   if (memory.lacking()) lacking_ = memory.lacking();
   return prepared;
 }

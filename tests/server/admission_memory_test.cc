@@ -78,16 +78,10 @@ std::vector<Case> Cases() {
            }}};
 }
 
-class AdmissionMemory : public testing::TestWithParam<Case> {
+class Share : public testing::Test {
  protected:
-  AdmissionMemory() { config_.token_file = path_; }
-  ~AdmissionMemory() override { unlink(path_.c_str()); }
-
-  static v1::GradientRequest Request(Sent sent) {
-    v1::GradientRequest request = Halving();
-    GetParam().add(request, sent);
-    return request;
-  }
+  Share() { config_.token_file = path_; }
+  ~Share() override { unlink(path_.c_str()); }
 
   // Starts a server that knows "any", and "ada" with a share of so many bytes.
   std::unique_ptr<RunningServer> Start(int64_t share) {
@@ -150,6 +144,15 @@ class AdmissionMemory : public testing::TestWithParam<Case> {
   config::ServerConfig config_ = FreePorts();
 };
 
+class AdmissionMemory : public Share, public testing::WithParamInterface<Case> {
+ protected:
+  static v1::GradientRequest Request(Sent sent) {
+    v1::GradientRequest request = Halving();
+    GetParam().add(request, sent);
+    return request;
+  }
+};
+
 TEST_P(AdmissionMemory, HasTheNumbersInItInWhateverTypeTheyAreSent) {
   const auto server = Start(1);
   std::map<Sent, int64_t> work;
@@ -191,15 +194,26 @@ TEST_P(AdmissionMemory, IsTakenOnce) {
     EXPECT_TRUE(Eventually([&] { return ada->memory_bytes() == held; }));
     ada->GiveMemory(held);
   }
-  const auto server = Start(held + work - 1);
+  // The executor needs less than the bound for all of them, by which large shares are admitted.
+  int64_t needed = 0;
+  {
+    const auto server = Start(held + work - 1);
+    ASSERT_TRUE(Ask(*server, request, "any").ok());
+    Admitted admitted(*server, request, "ada");
+    needed = admitted.work_bytes();
+    EXPECT_TRUE(admitted.End().ok());
+  }
+  ASSERT_LT(needed, work);
+  ASSERT_LT(held + beyond, held + needed - 1) << "it would be refused before it is prepared";
+  const auto server = Start(held + needed - 1);
   ASSERT_TRUE(Ask(*server, request, "any").ok());
   const grpc::Status refused = Ask(*server, request, "ada");
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(DetailsOf(refused).info.reason(), "CALLER_LIMIT");
   // What its numbers took beyond it is given back first.
-  EXPECT_NE(refused.error_message().find("about " + std::to_string(work) +
+  EXPECT_NE(refused.error_message().find("about " + std::to_string(needed) +
                                          " bytes, caller 'ada' has " + std::to_string(held) +
-                                         " of its " + std::to_string(held + work - 1)),
+                                         " of its " + std::to_string(held + needed - 1)),
             std::string::npos)
       << refused.error_message();
 }
@@ -232,6 +246,29 @@ TEST_P(AdmissionMemory, OfAPreparationIsRefusedAsThatOfAnyRequest) {
   EXPECT_TRUE(DetailsOf(later).has_retry);
   others.reset();
   EXPECT_TRUE(Ask(*server, Request(Sent::kNot), "any").ok());
+}
+
+// Large work is planned to be admitted; small work has a bound, which may be above that of more instances.
+TEST_F(Share, OfACallerHasRoomForFewInstancesWhereItHasForMany) {
+  const v1::GradientRequest few = BallGradient(300, 10);
+  const v1::GradientRequest many = BallGradient(300, 1000);
+  int64_t bound = 0, planned = 0;
+  {
+    const auto server = Start(1);
+    for (const auto& [request, bytes] : {std::pair(&few, &bound), std::pair(&many, &planned)}) {
+      Admitted admitted(*server, *request, "any");
+      *bytes = admitted.work_bytes();
+      EXPECT_TRUE(admitted.End().ok());
+    }
+  }
+  const int64_t share = planned + planned / 2;
+  ASSERT_GT(bound, share);
+  const auto server = Start(share);
+  for (const v1::GradientRequest& request : {few, many}) {
+    ASSERT_TRUE(Ask(*server, request, "any").ok());  // its program is there from now on
+    const grpc::Status status = Ask(*server, request, "ada");
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Numbers, AdmissionMemory, testing::ValuesIn(Cases()),
