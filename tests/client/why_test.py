@@ -224,6 +224,14 @@ def test_what_has_no_size_is_not_given_one():
         assert sentences(pair)[0].text == f"f16 takes the path of f32 in 3 of 3 instances, and {told}."
 
 
+def test_equal_gradients_are_told_as_the_same():
+    pair = zeroed(step=(-1, -1, -1))
+    pair.gradients = {"k": GradientDifference(0.0, 0.0, (), (3, 3), (3, 3), (0, 0), ("", ""), (True, True))}
+    said = sentences(pair)[0]
+    assert said.text == "f16 takes the path of f32 in 3 of 3 instances, and its gradients are the same."
+    assert not unbacked(said)
+
+
 def test_additions_that_do_nothing_are_told_where_the_reference_loses_fewer():
     pair = zeroed(step=(-1, -1, -1))
     shares = ({"x": 0.0, "y": 0.9, "v": 0.2}, {"x": 0.875, "y": 0.9, "v": 0.4})

@@ -378,7 +378,7 @@ def literal(numbers: Any) -> Expression:
 
 def accept(site: str, condition: Expression, trial: Any, current: Any) -> Expression:
     """trial where the condition, a comparison of reals, holds, else current: a site of kind
-    acceptance."""
+    acceptance, compared in role `termination`, as a solver's tests are."""
     b = builder(condition)
     return b.where(b.test(site, condition, "acceptance"), trial, current)
 

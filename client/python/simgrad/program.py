@@ -134,13 +134,13 @@ class ProgramBuilder(ControlFlow):
 
     def test(self, site: str, condition: Expression, kind: str = "") -> Expression:
         """Makes a comparison an event with a name: b.test("cold", x < 0.5). It is a site at every
-        level. `kind` declares what it is for: acceptance, membership, halt or guard. Where the comparison has
-        no role of its own, that of an acceptance is `termination`, of any other kind `event`."""
+        level. `kind` declares what it is for: acceptance, membership, halt or guard. An acceptance is compared in
+        role `termination`; any other in the role it stands in, or `event` outside of all."""
         op = self._comparisons.pop(getattr(condition, "value", -1), None)
         if op is None:
             raise TypeError(f"{self.here()}test() names a comparison, such as x < 0.5, once")
         op.code, op.comparison, op.decision_site, op.test_kind = "event", op.code, site, kind
-        if not op.role:
+        if kind == "acceptance" or not op.role:
             op.role, op.site = "termination" if kind == "acceptance" else "event", site
         return condition
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from simgrad.why import svg
 from simgrad.why.fork import traces_of
-from simgrad.why.sentence import ulps
+from simgrad.why.sentence import counted, ulps
 
 if TYPE_CHECKING:
     from simgrad.why.compare import Comparison, Pair
@@ -33,7 +33,7 @@ def page(comparison: Comparison) -> str:
     some = next(iter(comparison.results.values()))
     body = [
         f"<h1>{escape(names)}</h1>",
-        f"<p>{some.instances} instances, {some.steps} steps. Reference: {escape(comparison.reference)}.</p>",
+        f"<p>{counted(some.instances, 'instance')}, {counted(some.steps, 'step')}. Reference: {escape(comparison.reference)}.</p>",
         *_note_on_points(some.steps),
         *(f'<p class="why">{_said(pair.why)}</p>' for pair in comparison.pairs.values()),
         *(_pair(pair) for pair in comparison.pairs.values()),

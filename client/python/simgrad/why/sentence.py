@@ -37,7 +37,7 @@ class Sentence:
 
 def sentences(pair: Pair, alike: Alike = lambda fork: None) -> list[Sentence]:
     """The sentences about a pair, the most important first: gradients that became zero in most instances,
-    then where paths part, then states that stand still, then the rest. Paths that do not part come behind these.
+    then where paths part, then additions that do nothing, then the rest. Paths that do not part come behind these.
     That most instances of a run give no numbers, or end with an error, comes before all."""
     zeros = _of_zero_gradients(pair, alike)
     most = [said for said in zeros if 2 * said.facts["zero"] > said.facts["of"]]
@@ -45,7 +45,7 @@ def sentences(pair: Pair, alike: Alike = lambda fork: None) -> list[Sentence]:
     still = _of_absorption(pair)
     paths = _of_paths(pair)
     parts = pair.forks is not None and pair.forks.count > 0
-    # That paths are the same explains nothing where states stand still.
+    # That paths are the same explains nothing where additions do nothing.
     first = [*paths, *still] if parts else [*still, *paths]
     said = [*most, *first, *rest, *_of_gradients(pair), *_of_parts(pair)]
     if not pair.gradients:
@@ -63,8 +63,13 @@ def ulps(margin: float) -> str:
     return f"{text} ulp" if abs(margin) == 1 else f"{text} ulps"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of them: 1 step, 2 steps."""
+    return f"{number} {noun if number == 1 else noun + 's'}"
+
+
 def _count(number: int, of: int) -> str:
-    return f"{number} of {of} {'instance' if of == 1 else 'instances'}"
+    return f"{number} of {counted(of, 'instance')}"
 
 
 def cause(fork: Fork, reference: str, whose: str = "") -> tuple[str, dict[str, Any]]:
@@ -197,7 +202,7 @@ def _of_zero_gradients(pair: Pair, alike: Alike) -> list[Sentence]:
             continue
         number, all_count = off.counted[1], off.counted[1] == pair.other_result.instances
         text = f"In {pair.other} the gradient of `{name}` is zero in {_count(now, number)}"
-        text += "" if all_count else " that count"
+        text += "" if all_count else f" that {'counts' if number == 1 else 'count'}"
         facts: dict[str, Any] = {"input": name, "zero": now, "reference_zero": before, "of": number}
         if before:
             text += f" ({before} in {pair.reference})"
@@ -284,7 +289,9 @@ def _of_paths(pair: Pair) -> list[Sentence]:
         if worst is not None:
             name, off = worst
             facts |= {"input": name, "relative": off.relative, "largest": off.largest}
-            if np.isfinite(off.relative):
+            if off.largest == 0:
+                text += ", and its gradients are the same"
+            elif np.isfinite(off.relative):
                 text += f", and its gradients are off by at most {off.relative:.3g} of their size (`{name}`)"
             else:
                 text += f", and the gradient of `{name}` {_beyond(pair, off)}"

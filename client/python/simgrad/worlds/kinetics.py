@@ -48,8 +48,8 @@ def kinetics(
     jumps, as those of van_der_pol, need a tighter rtol than values (docs/python.md).
     """
     chosen = system_of(system)
-    positive(first_step=first_step)
     species, tol = len(chosen.start), atol / 1000 if newton_tol is None else newton_tol
+    positive(first_step=first_step, rtol=rtol, atol=atol, newton_tol=tol)
     stop = float(chosen.end if end is None else end)
     if not stop >= 0:
         raise ValueError(f"end {stop}: not below 0, where the time begins")
