@@ -35,7 +35,7 @@ const Values kRunModes = {"rollout", "gradient", "vjp", "compare"};
 const Values kRoles = {"state",   "dynamics",  "solver", "termination", "event",
                        "network", "objective", "tape",   "adjoint",     "gradient"};
 const Values kPhases = {"input", "forward", "adjoint"};
-const Values kLostIn = {"queued", "forward", "adjoint", "arithmetic", "stream"};
+const Values kLostIn = {"queued", "forward", "adjoint", "stream"};
 
 const std::vector<double> kSeconds = {1e-5, 2.5e-5, 5e-5,  1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3,
                                       5e-3, 0.01,   0.025, 0.05, 0.1,    0.25, 0.5,  1,

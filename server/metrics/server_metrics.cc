@@ -10,7 +10,7 @@ namespace simgrad::server::metrics {
 namespace {
 
 const std::array<std::string, 3> kPhases = {"input", "forward", "adjoint"};
-const std::array<std::string, 5> kLostIn = {"queued", "forward", "adjoint", "arithmetic", "stream"};
+const std::array<std::string, 4> kLostIn = {"queued", "forward", "adjoint", "stream"};
 
 MethodMetrics MakeMethod(const Registry& registry, const Method& method) {
   const std::vector<std::string> labels = {method.type, kGrpcService, method.name};

@@ -22,7 +22,7 @@ namespace simgrad::server::metrics {
 
 enum class Direction : uint8_t { kForward, kRecompute, kAdjoint };
 enum class Dropped : uint8_t { kSlowClient, kSampled };
-enum class LostIn : uint8_t { kQueued, kForward, kAdjoint, kArithmetic, kStream };
+enum class LostIn : uint8_t { kQueued, kForward, kAdjoint, kStream };
 
 struct MethodMetrics {
   GuardedCounter started;
@@ -30,8 +30,8 @@ struct MethodMetrics {
   GuardedHistogram handling_seconds;
   GuardedGauge in_flight;
   // Streams only:
-  std::array<GuardedCounter, 5> cancelled;          // [LostIn]
-  std::array<GuardedCounter, 5> deadline_exceeded;  // [LostIn]
+  std::array<GuardedCounter, 4> cancelled;          // [LostIn]
+  std::array<GuardedCounter, 4> deadline_exceeded;  // [LostIn]
   GuardedHistogram first_message_seconds;
   // A code that the method does not declare counts as Internal.
   void Handled(const std::string& code);

@@ -36,19 +36,6 @@ class LossScaleInForce {
   const bool is_gradient_;
 };
 
-metrics::LostIn LostInOf(sim::WorkPhase phase) {
-  switch (phase) {
-    case sim::WorkPhase::kForward:
-      return metrics::LostIn::kForward;
-    case sim::WorkPhase::kRecompute:
-    case sim::WorkPhase::kAdjoint:
-      return metrics::LostIn::kAdjoint;
-    case sim::WorkPhase::kArithmetic:
-      return metrics::LostIn::kArithmetic;
-  }
-  return metrics::LostIn::kForward;
-}
-
 }  // namespace
 
 absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
@@ -56,7 +43,11 @@ absl::Status StreamingCall::Continue(sim::WorkPhase phase) {
   if (prepared_.kept != nullptr && phase == sim::WorkPhase::kForward) {
     phase = sim::WorkPhase::kRecompute;
   }
-  if (!dropped_) where_ = LostInOf(phase);
+  // Arithmetic is counted after the last pass, and lost with it.
+  if (!dropped_ && phase != sim::WorkPhase::kArithmetic) {
+    where_ =
+        phase == sim::WorkPhase::kForward ? metrics::LostIn::kForward : metrics::LostIn::kAdjoint;
+  }
   if (turn_ != nullptr) turn_->LetOthers([this] { clock_.Enter(Stage::kQueue); });
   switch (phase) {
     case sim::WorkPhase::kForward:

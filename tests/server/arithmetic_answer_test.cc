@@ -191,22 +191,5 @@ TEST(ArithmeticAnswer, ADeadlineEndsTheReplay) {
   EXPECT_TRUE(AllGivenBack(server));
 }
 
-TEST(ArithmeticAnswer, AReplayThatIsCancelledIsLostInAPhaseOfItsOwn) {
-  RunningServer server;
-  v1::GradientRequest request = BallGradient(2000, 1000);
-  request.mutable_spec()->mutable_diagnostics()->set_arithmetic_instances(1000);
-  grpc::ClientContext context;
-  auto reader = server.Gradient(&context, request);
-  for (v1::GradientPart part; reader->Read(&part);) {
-    if (part.progress().phase() == "arithmetic") context.TryCancel();
-  }
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_TRUE(AllGivenBack(server));
-  const std::string lost = R"(simgrad_rpc_cancelled_total{grpc_method="Gradient",phase=")";
-  const auto series = server.Series();
-  EXPECT_EQ(series.at(lost + "arithmetic\"}"), 1);
-  EXPECT_EQ(series.at(lost + "adjoint\"}"), 0);
-}
-
 }  // namespace
 }  // namespace simgrad::server
