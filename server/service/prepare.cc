@@ -107,8 +107,8 @@ absl::StatusOr<int64_t> WorkBytes(const sim::Work& work, int64_t beside,
   const int64_t bound = sim::EstimateBytes(work);
   const int64_t of_one = bound / std::max<int64_t>(work.batch.instances, 1);
   const bool is_large = bound > kLarge || of_one > kLarge / kGroup;
-  const bool fits = !control.may_have || is_large || control.may_have(bound + beside);
-  if ((!is_large && fits) || options.engine == nullptr) return bound;
+  const bool asks = is_large || (control.may_have && !control.may_have(bound + beside));
+  if (!asks || options.engine == nullptr) return bound;
   return sim::EstimateBytes(work, options.engine->executor());
 }
 
