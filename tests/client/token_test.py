@@ -17,7 +17,6 @@ WRONG = [
     ("s3cret\n", ValueError, "printable ASCII on one line"),
     ("s3cret\x7f", ValueError, "printable ASCII"),
     ("s3crét", ValueError, "printable ASCII"),
-    ("", ValueError, "is empty"),
 ]
 STREAMS = ["rollout_stream", "gradient_stream"]
 

@@ -131,7 +131,5 @@ def _check_token(token: Any, name: str) -> None:
     """Errors hold no part of the token, for they end up in logs."""
     if not isinstance(token, str):
         raise TypeError(f"{name}: a str, not {type(token).__name__}")
-    if not token:
-        raise ValueError(f"{name}: is empty; without one it is None")
     if not token.isascii() or not token.isprintable():
         raise ValueError(f"{name}: must be printable ASCII on one line; is it a whole file?")
