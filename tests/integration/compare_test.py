@@ -302,7 +302,8 @@ def last(x):
 
 
 SAID = {  # by what is said: a world, the work, reference and other, and how often that is said
-    "its gradients are off by at most": (drift, dict(steps=3, initial={"x": [0.3]}, params={"k": 0.1}, objective="arrived"), ("f64", "f32"), 1),
+    "its gradients are the same": (drift, dict(steps=3, initial={"x": [0.3]}, params={"k": 0.1}, objective="arrived"), ("f64", "f32"), 1),
+    "its gradients are off by at most": (doubled, dict(steps=3, initial={"x": [0.3]}, params={"k": 2.1}, objective="square"), ("f64", "f32"), 1),
     "are absorbed: they change nothing": (drift, dict(steps=40, initial={"x": np.full(3, 4.0)}, params={"k": 0.01}, objective="arrived"), ("f32", "bf16_unsafe"), 1),
     "equals that in f64": (doubled, dict(steps=3, initial={"x": [0.5, 2.0]}, params={"k": 2.0}, objective="square"), ("f64", "f32"), 2),
     "is not finite in f16_unsafe": (doubled, dict(steps=3, initial={"x": [0.5, 300.0]}, params={"k": 2.0}, objective="square"), ("f64", "f16_unsafe"), 2),

@@ -350,16 +350,24 @@ def test_integers_and_gradients_differ_by_what_f64_would_lose():
 
 
 def test_a_loop_that_stops_is_not_told_by_the_margin_of_a_test_that_went_on(client):
-    """In bf16 x is 1, and the test stops it at 0, 0.001 below; by ulps the first one, at 1, is nearer."""
+    """In bf16 x is 1, and the test stops it at 0, 0.001 below; by ulps the first one, at 1, is nearer. A formula of two
+    comparisons has no margin of its own; where there is one, it is told."""
 
-    @sg.world
-    def halved(x: sg.State):
-        y = sg.while_loop(lambda y: (y - 1.0) * 0.5, x, until=lambda y: y <= 0.001, max_iter=40, site="halve")
-        return 0.0 * y + x
+    def halved(until):
+        @sg.world
+        def step(x: sg.State):
+            y = sg.while_loop(lambda y: (y - 1.0) * 0.5, x, until=until, max_iter=40, site="halve")
+            return 0.0 * y + x
 
-    work = dict(steps=2, initial={"x": np.array([1.0022])}, gradient=False)
-    pair = client.compare(halved, policies=["f64", "bf16_unsafe"], **work).pairs["bf16_unsafe"]
+        return step
+
+    work = dict(policies=["f64", "bf16_unsafe"], steps=2, initial={"x": np.array([1.0022])}, gradient=False)
+    pair = client.compare(halved(lambda y: (y <= 0.001) | (y > 9.0)), **work).pairs["bf16_unsafe"]
     mine = pair.forks.first.other
     assert mine.margin < 0 < mine.margin_ulps and not mine.exact
     assert "stops at step 0, where f64 goes on." in pair.why and "margin" not in pair.why
+    assert not any(map(unbacked, pair.sentences))
+    pair = client.compare(halved(lambda y: y <= 0.001), **work).pairs["bf16_unsafe"]
+    assert pair.forks.first.other.exact
+    assert "stops at step 0 by a margin of -131 ulps, where f64 goes on." in pair.why  # 0 - 0.001, an ulp of 0.001 being 2^-17
     assert not any(map(unbacked, pair.sentences))

@@ -9,6 +9,7 @@
 #include "sim/backend/compiled/compiled_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/plan/make_plan.h"
+#include "tests/sanitized.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
 
@@ -71,7 +72,10 @@ class PlanFaultsTest : public ::testing::Test {
 };
 
 TEST_F(PlanFaultsTest, EachIsCaught) {
+  // Sanitizers look at memory, which a fifth of the faults shows them.
+  int place = 0;
   for (const PlanFault& fault : PlanFaults()) {
+    if (kSanitized && place++ % 5 != 0) continue;
     EXPECT_NE(CaughtAt(fault), 0u) << fault.name << " was not seen in " << kCases << " cases";
   }
 }
