@@ -154,3 +154,20 @@ def test_a_number_of_servers_is_whole(module):
     module, _ = module
     with pytest.raises(TypeError, match="servers: a whole number of servers, not '2'"):
         module.Pool(servers="2")
+
+
+@pytest.mark.parametrize("lost", ["cluster_resources", "available_resources", "wait"])
+def test_a_cluster_that_cannot_be_asked_keeps_no_actor(module, lost):
+    module, addresses = module
+    addresses += ["127.0.0.1"]
+    has_no_room(module, {"CPU": 8.0}, {"CPU": 8.0})
+    killed = []
+    module.ray.kill = killed.append
+
+    def fails(*_, **__):
+        raise ConnectionError("the head node is gone")
+
+    setattr(module.ray, lost, fails)
+    with pytest.raises(ConnectionError, match="head node"):
+        module.Pool(servers=3, start_timeout=3)
+    assert len(killed) == 3

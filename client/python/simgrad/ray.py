@@ -96,7 +96,7 @@ def _is_this_machine(address: str) -> bool:
 
 
 def _room(taken: Mapping[str, float], lacking_alone: bool = False) -> str:
-    """How much of what is taken Ray's cluster has, as "5 CPUs, and Ray's cluster has 3, of which 1 is free".
+    """How much of what is taken Ray's cluster has, as "5 CPUs, and Ray's cluster has 3, 1 of them free".
 
     Args:
       taken: by Ray's names of resources; 0 is not told.
@@ -172,25 +172,32 @@ class Pool(pool.Pool):
             )
             for _ in range(servers):
                 self.actors.append(owner.remote(device, threads, path, flags, insecure, here))
-        except Exception:
+            self._await_start(start_timeout, {"CPU": servers * num_cpus, "GPU": servers * num_gpus})
+        except BaseException:  # an actor that is left keeps what it took
             self.close()
             raise
-        taken = {"CPU": servers * num_cpus, "GPU": servers * num_gpus}
+
+    def _await_start(self, timeout: float, taken: Mapping[str, float]) -> None:
+        """Waits until all servers have begun.
+
+        Args:
+          timeout: seconds.
+          taken: by all of them, by Ray's names of resources.
+        Raises: RuntimeError.
+        """
+        servers = len(self.actors)
         if lacking := _room(taken, lacking_alone=True):
             _LOGGER.warning("%d servers wait for room: they take %s", servers, lacking)
         asked = [actor.target.remote() for actor in self.actors]
         try:
-            ray.get(asked, timeout=start_timeout)
+            ray.get(asked, timeout=timeout)
         except ray.exceptions.GetTimeoutError as error:
             _, waiting = ray.wait(asked, num_returns=servers, timeout=0)
             room = _room(taken)
-            self.close()
             said = f"; all of them take {room}" if room else f": {error}"
-            raise RuntimeError(
-                f"{len(waiting)} of {servers} servers did not start in {start_timeout:g} s{said}"
-            ) from error
+            late = f"{len(waiting)} of {servers}" if waiting else f"{servers}"
+            raise RuntimeError(f"{late} servers did not start in {timeout:g} s{said}") from error
         except Exception as error:
-            self.close()
             raise RuntimeError(f"a server did not start: {error}") from error
 
     def close(self) -> None:

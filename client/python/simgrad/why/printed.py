@@ -24,7 +24,7 @@ class Row(NamedTuple):
       what: names the array, or what is counted of a site.
       reference, other: the number of each run.
       largest: the largest difference, of any element, or of any step.
-      relative: the Euclidean size of all differences by that of the reference.
+      relative: the Euclidean size of all differences by that of the reference; nan where the largest is not finite.
       at: the place of the largest difference.
     """
 

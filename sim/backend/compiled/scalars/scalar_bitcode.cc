@@ -16,7 +16,7 @@ extern "C" [[gnu::used, gnu::flatten]] inline float simgrad_to_f16_in_steps(floa
   return RoundInCarrier<Format::kF16>(x, Overflow::kIeee);
 }
 
-// The same bits as everywhere else (lane_rounding.h).
+// The same bits as everywhere else (lane_rounding.h), but for those of a NaN (precision/lane.h).
 template <>
 inline float RoundFloat<Format::kF16>(float x, Overflow overflow) {
   constexpr auto kMax = static_cast<float>(Traits(Format::kF16).max_finite);
