@@ -140,8 +140,10 @@ class ProgramBuilder(ControlFlow):
         if op is None:
             raise TypeError(f"{self.here()}test() names a comparison, such as x < 0.5, once")
         op.code, op.comparison, op.decision_site, op.test_kind = "event", op.code, site, kind
-        if kind == "acceptance" or not op.role:
-            op.role, op.site = "termination" if kind == "acceptance" else "event", site
+        if kind == "acceptance":
+            op.role, op.site = "termination", site
+        elif not op.role:
+            op.role, op.site = "event", site
         return condition
 
     def event(

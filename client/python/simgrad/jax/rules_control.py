@@ -16,29 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.graph import Graph
+from simgrad.jax.loop_counters import BEYOND_TURNS, Body, Bound, Fixed, bound_of, conjuncts, ranges_of_counters
 from simgrad.jax.lowering import ERROR_IF, Lowering, Operands, primitives_of, rule
 from simgrad.jax.node import BOOL, DRAWS, I32, Line, Node, Scope, Value, neutral, same
 from simgrad.jax.ranges import Range
 
-# Whether each value that a loop carries keeps its first value, and so need not be carried.
-_Fixed = list[bool]
 
-
-@dataclasses.dataclass
-class _Body:
-    """A body as it was lowered: what varies, and what it gives for each carried value."""
-
-    scope: Scope
-    fixed: _Fixed
-    arguments: list[Value]
-    results: list[Value]
-
-    @property
-    def varying(self) -> list[int]:
-        return [k for k, fixed in enumerate(self.fixed) if not fixed]
-
-
-def _carried(graph: Graph, scope: Scope, initial: Sequence[Value], fixed: _Fixed) -> list[Value]:
+def _carried(graph: Graph, scope: Scope, initial: Sequence[Value], fixed: Fixed) -> list[Value]:
     return [
         x if fixed[k] else graph.argument(scope, x.shape, x.dtype, "carry", k)
         for k, x in enumerate(initial)
@@ -51,9 +35,9 @@ def _lowered_body(
     kind: str,
     constants: Sequence[Value],
     initial: Sequence[Value],
-    most_turns: Callable[[_Body], int | None],
+    most_turns: Callable[[Body], int | None],
     scanned: Sequence[Value] = (),
-) -> _Body:
+) -> Body:
     """The body, lowered until what it does not change is known: first nothing is thought to change. Where it asks for
     ranges (Graph.unranged) it is lowered once more, with those of its counters. Its problems are those of the last time.
 
@@ -76,32 +60,14 @@ def _lowered_body(
             fixed[k] = False
         if changed:
             continue
-        body = _Body(scope, fixed, arguments, results)
+        body = Body(scope, fixed, arguments, results)
         if not ranges and graph.unranged != unranged:
             turns = most_turns(body)
-            ranges = _ranges_of_counters(graph, body, initial, _BEYOND_TURNS if turns is None else max(turns - 1, 0))
+            ranges = ranges_of_counters(graph, body, initial, BEYOND_TURNS if turns is None else max(turns - 1, 0))
             if ranges:
                 continue
         low.problems.take(found)
         return body
-
-
-_MOST_TURNS = 100_000  # of a loop on a server (sim/program/verify.h)
-_BEYOND_TURNS = 2**24  # turns that no loop has
-
-
-def _ranges_of_counters(graph: Graph, body: _Body, initial: Sequence[Value], turns: int) -> dict[int, Range]:
-    """The ranges of carried integers that each turn changes by one number, and that do not wrap in so many turns, by
-    their places."""
-    found = {}
-    for k in body.varying:
-        counts = _step(graph, body, k, False) if initial[k].dtype.kind in "iu" else None
-        if counts is not None:
-            (least, most), step = graph.ranges.of(initial[k]), counts.step
-            passed = Range(least + min(step, 0) * turns, most + max(step, 0) * turns)
-            if passed.inside(counts.exact):
-                found[k] = passed
-    return found
 
 
 def _note_ranges(graph: Graph, arguments: Sequence[Value], ranges: dict[int, Range]) -> None:
@@ -128,20 +94,13 @@ def _element(graph: Graph, scope: Scope, index: int, scanned: Value) -> Value:
 # ---- while ----
 
 
-class _Bound(NamedTuple):
-    """How often a loop turns at most, as one of its tests says; `is_exact`: as often as that."""
-
-    turns: int
-    is_exact: bool
-
-
 class _Test(NamedTuple):
     """The test of a while as it was lowered: its region, its result, and a bound of each part that must hold; None: the part
     has none."""
 
     scope: Scope
     goes_on: Value
-    bounds: list[_Bound | None]
+    bounds: list[Bound | None]
 
     @property
     def caps(self) -> list[int]:
@@ -162,15 +121,15 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         test_of, body_of = _together(test_of, body_of, tests)
         for_body = [*for_test, *for_body]
 
-    def test(body: _Body) -> _Test:
+    def test(body: Body) -> _Test:
         with graph.region("predicate") as scope:
             arguments = _carried(graph, scope, initial, body.fixed)
-            _note_ranges(graph, arguments, _ranges_of_counters(graph, body, initial, _BEYOND_TURNS))
+            _note_ranges(graph, arguments, ranges_of_counters(graph, body, initial, BEYOND_TURNS))
             goes_on = low.jaxpr(test_of, [*for_test, *arguments])[0]
-        leaves = _conjuncts(goes_on, True, is_batched) if isinstance(goes_on, Node) else []
-        return _Test(scope, goes_on, [_bound(graph, leaf, scope, initial, body, is_batched) for leaf in leaves])
+        leaves = conjuncts(goes_on, True, is_batched) if isinstance(goes_on, Node) else []
+        return _Test(scope, goes_on, [bound_of(graph, leaf, scope, initial, body, is_batched) for leaf in leaves])
 
-    def most_turns(body: _Body) -> int | None:
+    def most_turns(body: Body) -> int | None:
         with low.problems.apart():
             known = test(body).caps
         given = _given_cap(low, line)
@@ -232,7 +191,7 @@ def _while_node(
     goes_on: Value,
     tested: Scope,
     initial: Sequence[Value],
-    body: _Body,
+    body: Body,
     cap: int,
     line: Line,
 ) -> list[Value]:
@@ -257,140 +216,8 @@ def _results(
     return made
 
 
-def _conjuncts(x: Node, held: bool = True, is_batched: bool = False) -> list[tuple[Node, bool]]:
-    """Tests that must all come out as said for x to be as `held` says; of a loop that is batched, in one element at
-    least."""
-    if x.op == "not":
-        return _conjuncts(x.operands[0], not held, is_batched)
-    if x.op == ("and" if held else "or"):
-        return [leaf for y in x.operands for leaf in _conjuncts(y, held, is_batched)]
-    if x.op in ("reshape", "convert") and x.operands[0].dtype == BOOL:
-        return _conjuncts(x.operands[0], held, is_batched)
-    if x.op == "any" and held and is_batched:
-        return _conjuncts(x.operands[0], held, is_batched)
-    return [(x, held)]
-
-
-_WHERE_TRUE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "ne": "ne"}
-_WHERE_FALSE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne"}
-_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
-
-
-def _bound(
-    graph: Graph, leaf: tuple[Node, bool], tested: Scope, initial: Sequence[Value], body: _Body, is_batched: bool
-) -> _Bound | None:
-    """How often a loop may turn while a test holds that compares a counter with a number, or with an integer whose range
-    ends it soon. Of one that is batched, as often as the element that turns most. None: it is not known, as where the
-    counter wraps, or a conversion changes it."""
-    test, held = leaf
-    code = (_WHERE_TRUE if held else _WHERE_FALSE).get(test.op)
-    if code is None or len(test.operands) != 2 or test.operands[0].dtype.kind not in "iu":
-        return None
-    sides = [_through(x) for x in test.operands]
-    compared = sides[0][1].common(sides[1][1])
-    left, right = (_one_number(graph.value(x), is_batched) for x, _ in sides)
-    for counter, limit, way in ((left, right, code), (right, left, _MIRRORED[code])):
-        if isinstance(counter, Node) and _is_carried(counter, tested) and (is_batched or not counter.shape):
-            k = counter.attributes["index"]
-            counts = _step(graph, body, k, is_batched)
-            if counts is not None:
-                counts = _Counts(counts.step, compared.common(counts.exact))
-                return _turns_between(graph, way, _one_number(initial[k], is_batched), limit, counts)
-    return None
-
-
-def _is_carried(x: Node, tested: Scope) -> bool:
-    """Whether it is what a loop carries, in its test."""
-    return x.op == "argument" and x.attributes["kind"] == "carry" and x.attributes["of"] is tested
-
-
-def _turns_between(graph: Graph, code: str, start: Value, limit: Value, counts: _Counts) -> _Bound | None:
-    """How often a counter turns from `start` while the comparison with the limit holds; None: it is not known."""
-    if not isinstance(start, Node) and not isinstance(limit, Node):
-        turns = [_turns(code, int(s), int(e), counts.step, counts.exact) for s, e in np.broadcast(start, limit)]
-        ends = [n for n in turns if n is not None]
-        return _Bound(max(ends, default=0), True) if len(ends) == len(turns) else None
-    starts, limits = graph.ranges.of(start), graph.ranges.of(limit)
-    is_rising = counts.step > 0
-    first, last = (starts.least, limits.most) if is_rising else (starts.most, limits.least)
-    passed = last + counts.step - (0 if code in ("le", "ge") else 1 if is_rising else -1)
-    if code == "ne" or not all(
-        x.inside(counts.exact) for x in (starts, limits, Range(passed, passed))
-    ):
-        return None
-    most = _turns(code, first, last, counts.step, counts.exact)
-    return None if most is None or most > _MOST_TURNS else _Bound(most, False)
-
-
-def _turns(code: str, start: int, limit: int, step: int, exact: Range) -> int | None:
-    """How often a counter turns, from `start` by `step` while the comparison with the limit holds; None: without end, or
-    through numbers that are not counted exactly."""
-    distance = limit - start
-    if code in ("le", "ge"):
-        distance += 1 if code == "le" else -1
-    rising = code in ("lt", "le") or (code == "ne" and distance >= 0)
-    if (step > 0) != rising or (code == "ne" and distance % step):
-        return None
-    turns = max(0, -(-distance // step))
-    end = start + turns * step
-    return turns if Range(min(start, end), max(start, end)).inside(exact) else None
-
-
-def _one_number(x: Value, is_batched: bool) -> Value:
-    """A constant array of one number as that number, and a counter that stands for all elements."""
-    if not is_batched:
-        return x
-    if not isinstance(x, Node):
-        return np.asarray(x.flat[0]) if x.size and (x == x.flat[0]).all() else x
-    while x.op in ("broadcast", "reshape"):
-        x = x.operands[0]
-    return x
-
-
-def _through(x: Node) -> tuple[Node, Range]:
-    """The integer behind conversions of x, and the numbers that all of them leave as they are."""
-    exact = Range.of_dtype(x.dtype)
-    while x.op == "convert" and x.operands[0].dtype.kind in "iu":
-        x = x.operands[0]
-        exact = exact.common(Range.of_dtype(x.dtype))
-    return x, exact
-
-
-class _Counts(NamedTuple):
-    """By how much a turn changes a counter; `exact`: the numbers that it changes so, others wrap."""
-
-    step: int
-    exact: Range
-
-
-def _step(graph: Graph, body: _Body, k: int, is_batched: bool) -> _Counts | None:
-    """The change of a counter by the body, a constant that is not 0; of a loop that is batched in the elements that go
-    on, where others keep theirs."""
-    result = body.results[k]
-    if not isinstance(result, Node) or result.dtype.kind not in "iu":
-        return None
-    changed, exact = _through(result)
-    if is_batched and changed.op == "select":
-        (changed, inner), (kept, of_kept) = (_through(x) for x in changed.operands[1:])
-        if kept is not body.arguments[k]:
-            return None
-        exact = exact.common(inner).common(of_kept)
-    if changed.op not in ("add", "sub"):
-        return None
-    numbers = [_one_number(graph.value(x), is_batched) for x in changed.operands]
-    for mine, other in ((0, 1), (1, 0)):
-        part, inner = _through(changed.operands[mine])
-        number = numbers[other]
-        if part is body.arguments[k] and not isinstance(number, Node) and not number.shape:
-            if changed.op == "sub" and mine == 1:
-                return None
-            step = int(number) if changed.op == "add" else -int(number)
-            return _Counts(step, exact.common(inner)) if step else None
-    return None
-
-
 def _counted(
-    graph: Graph, count: int, initial: Sequence[Value], body: _Body, line: Line
+    graph: Graph, count: int, initial: Sequence[Value], body: Body, line: Line
 ) -> list[Value]:
     """A while that only counts."""
     if count == 0:
@@ -404,7 +231,7 @@ def _for_node(
     count: int,
     initial: Sequence[Value],
     scanned: Sequence[Value],
-    body: _Body,
+    body: Body,
     reverse: bool,
     line: Line,
 ) -> list[Value]:
@@ -473,7 +300,7 @@ class _Mask:
     running: int
 
 
-def _masked(graph: Graph, body: _Body) -> _Mask | None:
+def _masked(graph: Graph, body: Body) -> _Mask | None:
     results = [body.results[k] for k in body.varying]
     branches = {x.operands[0] for x in results if isinstance(x, Node) and x.op == "result"}
     if len(branches) != 1 or any(not isinstance(x, Node) or x.op != "result" for x in results):
@@ -519,7 +346,7 @@ def _unmasked(
     equation: Any,
     operands: Operands,
     initial: list[Value],
-    before: _Body,
+    before: Body,
     mask: _Mask,
 ) -> list[Value]:
     """The scan as a while: it stops where the masked one does nothing any more. In its body the condition is known,
@@ -535,7 +362,7 @@ def _unmasked(
         low.chosen[known] = mask.running
         results = low.jaxpr(params["jaxpr"], [*operands[:constants], *arguments, *elements])
         del low.chosen[known]
-    body = _Body(scope, before.fixed, arguments, results)
+    body = Body(scope, before.fixed, arguments, results)
     with graph.region("predicate") as tested:
         condition = _moved(graph, mask.condition, before, _carried(graph, tested, initial, before.fixed))
         goes_on = condition if mask.running else graph.negated(condition)
@@ -543,7 +370,7 @@ def _unmasked(
     return _while_node(graph, goes_on, tested, initial, body, int(params["length"]), line)
 
 
-def _moved(graph: Graph, x: Node, body: _Body, arguments: Sequence[Value]) -> Value:
+def _moved(graph: Graph, x: Node, body: Body, arguments: Sequence[Value]) -> Value:
     """x of a body, written again in the open region with other arguments."""
     return _copy(graph, x, body.scope, {id(a): b for a, b in zip(body.arguments, arguments) if isinstance(a, Node)})
 
