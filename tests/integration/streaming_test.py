@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from live_server import eventually
 from result_bits import differences
 
 import simgrad as sg
@@ -269,3 +270,19 @@ def test_a_result_is_freed_with_its_last_name(client):
             assert result() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("read", [0, 1, None])
+def test_a_stream_however_much_of_it_was_read_keeps_no_connection(start, read):
+    server = start()  # which no other client shares a connection to
+    much = {"y": np.ones((512, 2)), "v": [0.0, 0.0]}
+    work = dict(SENT, record=["y"], initial=much, steps=200_000 if read is not None else 300)
+    with sg.Client(server.target) as client:
+        stream = client.rollout_stream(BALL, **work)
+        for number, _ in enumerate(stream if read != 0 else ()):
+            if number + 1 == read:
+                break
+    eventually(lambda: server.series('simgrad_rpc_in_flight{grpc_method="Rollout"}') == 0)
+    del stream
+    gc.collect()
+    eventually(lambda: server.series("simgrad_connections") == 0, 20)

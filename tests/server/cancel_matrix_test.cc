@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -287,9 +288,11 @@ std::string RequestOf(const Cell& cell, RunningServer& server) {
 // far from what any of these calls would take by itself.
 absl::Duration GivenBackWithin() { return absl::Seconds(IsLong() ? 1 : 5); }
 
-double SumOf(RunningServer& server, const std::string& family, const std::string& label) {
+using SeriesValues = std::map<std::string, double>;
+
+double SumOf(const SeriesValues& values, const std::string& family, const std::string& label) {
   double sum = 0;
-  for (const auto& [series, value] : server.Series()) {
+  for (const auto& [series, value] : values) {
     if (series.rfind(family + "{", 0) == 0 && series.find(label) != std::string::npos) sum += value;
   }
   return sum;
@@ -314,14 +317,15 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
   // Calls of the method that ended, by how; good requests end as OK.
   double EndedEarly() {
     double ended = 0;
+    const SeriesValues values = server_->Series();
     for (const char* code : {"Canceled", "DeadlineExceeded", "ResourceExhausted"}) {
-      ended += SumOf(*server_, "grpc_server_handled_total",
+      ended += SumOf(values, "grpc_server_handled_total",
                      "grpc_code=\"" + std::string(code) + "\",grpc_method=\"" + cell().rpc_name());
     }
     return ended;
   }
   double Started() {
-    return SumOf(*server_, "grpc_server_started_total",
+    return SumOf(server_->Series(), "grpc_server_started_total",
                  "grpc_method=\"" + cell().rpc_name() + "\"");
   }
   // Of these, the good requests.
@@ -330,7 +334,7 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
     return asked ? static_cast<double>(good_->asked()) : 0;
   }
   double Handled() {
-    return SumOf(*server_, "grpc_server_handled_total",
+    return SumOf(server_->Series(), "grpc_server_handled_total",
                  "grpc_method=\"" + cell().rpc_name() + "\"");
   }
   // In which phase the server says that the victim was lost; empty: not (yet).
@@ -496,8 +500,9 @@ class CancelMatrix : public ::testing::TestWithParam<Cell> {
              queue.busy() == 0 && preparation.running() == 0 && preparation.waiting() == 0 &&
              preparation.busy() == 0;
     }));
-    EXPECT_EQ(SumOf(*server_, "simgrad_queue_requests", ""), 0);
-    EXPECT_TRUE(Eventually([&] { return SumOf(*server_, "simgrad_rpc_in_flight", "") == 0; }));
+    EXPECT_EQ(SumOf(server_->Series(), "simgrad_queue_requests", ""), 0);
+    EXPECT_TRUE(
+        Eventually([&] { return SumOf(server_->Series(), "simgrad_rpc_in_flight", "") == 0; }));
     good_->Once();
   }
   void ExpectLostThere() {
@@ -550,7 +555,7 @@ void CancelMatrix::LetDeadlinePass() {
     LocalVictim victim(options);
     good_->Begin();
     // What does not read is not told of its end.
-    while (absl::Now() < due && !victim.ended()) std::this_thread::yield();
+    while (absl::Now() < due && !victim.ended()) absl::SleepFor(absl::Milliseconds(1));
     const Stage seen = victim.stage();
     const grpc::Status status = victim.End();
     if (status.ok()) {
@@ -616,7 +621,7 @@ void CancelMatrix::StopReading() {
     }
     good_->Begin();
     ExpectGivenBack(start, 4 * timeout + GivenBackWithin());
-    EXPECT_EQ(SumOf(*server_, "grpc_server_handled_total",
+    EXPECT_EQ(SumOf(server_->Series(), "grpc_server_handled_total",
                     "grpc_code=\"ResourceExhausted\",grpc_method=\"" + cell().rpc_name()),
               1);
     const double steps =

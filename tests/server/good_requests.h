@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -48,13 +49,16 @@ class GoodRequests {
   }
   ~GoodRequests() { End(); }
 
+  // One round after the other, with a pause: what runs beside them is to get on.
   void Begin() {
     ending_ = false;
     thread_ = std::thread([this] {
-      do {
+      for (;;) {
         Once();
         ++rounds_;
-      } while (!ending_);
+        if (ending_) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
     });
   }
   // At least one round has been made since Begin.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Iterator
 
 import grpc
 import grpc.experimental
@@ -74,6 +74,37 @@ def connect(
     if credentials:
         return grpc.secure_channel(target, credentials, options)
     return grpc.insecure_channel(target, options)
+
+
+class StreamedCall:
+    """A call whose answer is a stream of messages, which is read once. However that ends, the call lets its connection go.
+
+    Of a call that failed, was left or never read, gRPC's own reader of streams keeps events that it did not take. With
+    them stay the call and, also when its channel is closed, the connection.
+    Threads: one reads; any may cancel.
+    """
+
+    def __init__(self, rpc: Any):
+        self._rpc = rpc
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._rpc
+        finally:
+            self._let_go()
+
+    def cancel(self) -> None:
+        self._rpc.cancel()
+
+    def __del__(self) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Ends the call, if it has not ended, and takes what is left; only once nobody reads."""
+        self._rpc.cancel()
+        take = getattr(self._rpc, "_consume_next_event", None)  # of that reader alone
+        while take is not None and self._rpc._state.due:
+            take()
 
 
 def _is_loopback(target: str) -> bool:

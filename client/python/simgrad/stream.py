@@ -10,6 +10,7 @@ import grpc
 from simgrad import errors
 from simgrad.assembly import Assembly, Part
 from simgrad.clock import Clock
+from simgrad.connection import StreamedCall
 from simgrad.delivery import Delivery
 from simgrad.diagnostics import BackwardTrace, ForwardTrace
 from simgrad.failure import Reached
@@ -73,7 +74,7 @@ class Stream:
         self._delivery = Delivery()
         self._pause = 0.0  # longest time, in seconds, that the caller left this try unread
         self._told = (-1, -1, -1)  # run, phase and steps of the last progress that the observer was told
-        self._rpc: Any = None  # of this try; None: none has begun
+        self._rpc: Any = None  # of this try, a StreamedCall; None: none has begun
         self._assembly = self._new_assembly()
         self._reached = Reached()
         if not start.waits:
@@ -129,7 +130,7 @@ class Stream:
         self._assembly = self._new_assembly()
         self._reached = Reached()
         self._pause = 0.0
-        self._rpc = self._start(self._call.begin())
+        self._rpc = StreamedCall(self._start(self._call.begin()))
         if self._call.is_cancelled:  # by another thread, which may have seen the try before only
             self._rpc.cancel()
 

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 import grpc
 
 from simgrad import errors, request
+from simgrad.connection import StreamedCall
 from simgrad.failure import Reached
 from simgrad.kept import is_gone
 from simgrad.pool.balance import Balance
@@ -206,7 +207,7 @@ class PooledAnswer:
             info = server.info  # another call may lose it
             if info is not None:
                 request.check_size(message, message.ByteSize(), info.limits.max_request_bytes or 1 << 62)
-            rpc = server.send(self._work.method, message, self._call, self._left(), metadata)
+            rpc = StreamedCall(server.send(self._work.method, message, self._call, self._left(), metadata))
             with self._condition:
                 self._running[-1] = (None, rpc)
                 if self._cancelled:
@@ -324,7 +325,7 @@ class PooledAnswer:
             if not handle:
                 self._work.simulated.add(number)
             self._watch(number, call, None)  # for the uploads before it
-            rpc = server.send(method, sent, call, left, metadata)
+            rpc = StreamedCall(server.send(method, sent, call, left, metadata))
             self._watch(number, call, rpc)
             self._events.put(_Event(number, server=server.target))
             result = None
