@@ -20,6 +20,8 @@ from live_server import LiveServer
 from server_flags import server_flags
 from short_windows import with_short_windows
 
+pytestmark = pytest.mark.waits
+
 NUMERIC = {
     "SimgradNearBoundary",
     "SimgradIterationCaps",

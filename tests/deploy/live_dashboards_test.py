@@ -19,6 +19,8 @@ from live_prometheus import LivePrometheus, wait_until
 from live_server import LiveServer
 from metric_manifest import family_of, names_in
 
+pytestmark = pytest.mark.waits
+
 LOAD_SECONDS = 8.0
 # Panels that may be empty although their metrics exist, and why.
 EMPTY_WHEN_WELL = {

@@ -10,6 +10,8 @@ import pytest
 from google import protobuf
 from grpc import __version__ as our_grpc
 
+pytestmark = pytest.mark.waits
+
 SYSTEM_PYTHON = "/usr/bin/python3"
 VERSIONS = "import google.protobuf, grpc; print(grpc.__version__, google.protobuf.__version__)"
 

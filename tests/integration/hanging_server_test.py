@@ -15,6 +15,8 @@ from live_server import ROOT, LiveServer, eventually
 
 import simgrad as sg
 
+pytestmark = pytest.mark.waits
+
 BINARY = ROOT / "build/release/tests/server/hanging_server"
 BALL = sg.World("bouncing_ball")
 # tests/server/hanging_executor.h: a batch of so many instances hangs, or makes everything hang.

@@ -8,6 +8,8 @@ from live_server import ROOT, LiveServer
 
 import simgrad as sg
 
+pytestmark = pytest.mark.waits
+
 BINARY = ROOT / "build/release/tests/server/lost_device_server"
 BALL = sg.World("bouncing_ball")
 FALL = dict(steps=5, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})

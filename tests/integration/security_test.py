@@ -18,6 +18,8 @@ from live_server import BINARY, eventually
 import simgrad as sg
 from simgrad import command_line
 
+pytestmark = pytest.mark.waits
+
 BALL = sg.World("bouncing_ball")
 FALL = dict(steps=5, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})
 

@@ -26,6 +26,8 @@ from live_server import LiveServer
 
 import simgrad as sg
 
+pytestmark = pytest.mark.waits
+
 REPEATS = "retry" in inspect.signature(sg.Client.__init__).parameters
 _GIVEN_BACK = 12.0  # seconds; the server gives freed memory back every 10
 CALLERS = 4

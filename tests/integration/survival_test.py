@@ -19,6 +19,8 @@ from live_server import LiveServer
 
 import simgrad as sg
 
+pytestmark = pytest.mark.waits
+
 BALL = sg.World("bouncing_ball", contact="projection", elements=4)
 THREADS = 8
 KINDS = 4  # of calls, see mixed_calls

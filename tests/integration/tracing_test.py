@@ -18,6 +18,8 @@ from span_collector import Collector, attributes_of
 
 import simgrad as sg
 
+pytestmark = pytest.mark.waits
+
 BALL = sg.World("bouncing_ball")
 FALL = dict(steps=5, initial={"y": [0.5], "v": [0.0]}, params={"k": 1.0})
 LONG = {**FALL, "steps": 10_000_000, "instances": 4096}

@@ -24,7 +24,7 @@ inline constexpr Format kShortFormats[] = {Format::kBf16, Format::kF16, Format::
 // Sweeps take one of so many arguments. Sanitizers run ten times slower, and see what they look for
 // in any of them.
 #ifdef SIMGRAD_SANITIZED
-inline constexpr int kSweepShare = 16;
+inline constexpr int kSweepShare = 64;
 #else
 inline constexpr int kSweepShare = 1;
 #endif

@@ -96,6 +96,18 @@ std::vector<Cell> PossibleCells() {
   return cells;
 }
 
+// A deadline that is to fall into a phase is searched for, again and again. A variant that runs is the
+// gradient that it is, so these of Compare are left to the long run.
+std::vector<Cell> TestedCells() {
+  std::vector<Cell> cells = PossibleCells();
+  if (IsLong()) return cells;
+  std::erase_if(cells, [](const Cell& cell) {
+    return cell.rpc == Rpc::kCompare && cell.way == Way::kDeadline &&
+           cell.phase >= Phase::kRecompute;
+  });
+  return cells;
+}
+
 // ---- Requests that stay where they are held ----
 
 v1::GradientRequest EndlessGradient() {
@@ -644,7 +656,7 @@ TEST_P(CancelMatrix, GivesBackAtOnceAndHarmsNoOther) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cells, CancelMatrix, ::testing::ValuesIn(PossibleCells()),
+INSTANTIATE_TEST_SUITE_P(Cells, CancelMatrix, ::testing::ValuesIn(TestedCells()),
                          [](const auto& param) { return param.param.name(); });
 
 TEST(CancelMatrixTable, CellsThatCannotBeHaveAReason) {
@@ -654,6 +666,7 @@ TEST(CancelMatrixTable, CellsThatCannotBeHaveAReason) {
   }
   EXPECT_EQ(AllCells().size(), 144u);
   EXPECT_EQ(PossibleCells().size(), 81u);
+  EXPECT_EQ(TestedCells().size(), IsLong() ? 81u : 78u);
   EXPECT_EQ(reasons.size(), 7u);
 }
 

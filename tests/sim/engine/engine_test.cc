@@ -443,7 +443,7 @@ TEST(Engine, EndsBetweenChunksWithTheStatusOfItsObserver) {
 Work LongStep() {
   sim::Builder b("sines");
   const sim::Var x = b.State("x", {});
-  b.SetNext(b.For(kSanitized ? 50'000 : 100'000, {x}, [&](sim::Var, const sim::Vars& carried) {
+  b.SetNext(b.For(kSanitized ? 20'000 : 100'000, {x}, [&](sim::Var, const sim::Vars& carried) {
     sim::Var y = carried[0];
     for (int i = 0; i < 10; ++i) y = b.Apply(sim::OpCode::kSin, {y});
     return sim::Vars{y};

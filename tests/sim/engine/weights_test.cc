@@ -176,11 +176,11 @@ INSTANTIATE_TEST_SUITE_P(Executors, WeightsTest, ::testing::Bool(),
                          [](const auto& of) { return of.param ? "cpu" : "reference"; });
 
 TEST_P(WeightsTest, AreSumsOfStepsInBlocksOfIds) {
-  std::vector<std::string> presets = {"f64", "bf16_unsafe", "f32", "bf16_safe", "f16_safe"};
-  if (kSanitized) presets.resize(2);
+  std::vector<std::string> presets = {"bf16_unsafe", "f64", "f32", "bf16_safe", "f16_safe"};
+  if (kSanitized) presets.resize(1);
   for (const std::string& preset : presets) {
     for (const std::vector<uint64_t>& ids : IdLists()) {
-      for (bool ones : {true, false}) {
+      for (bool ones : kSanitized ? std::vector{false} : std::vector{true, false}) {
         SCOPED_TRACE(preset + " " + std::to_string(ids.size()) + (ones ? " ones" : ""));
         Work work = WorkFor(As::kWeights, ids, preset);
         Work controls = WorkFor(As::kControls, ids, preset);
