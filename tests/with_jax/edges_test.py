@@ -1023,6 +1023,32 @@ def test_a_counter_that_wraps_or_is_cut_bounds_no_loop(client, name):
     assert client.rollout(world, steps=1, initial={"x": x}, policy="f64").state["x"].tolist() == [expected]
 
 
+TOO_LONG = {
+    "a fori_loop": (lambda x, n: lax.fori_loop(0, 200_000, lambda _, y: 0.9 * y, x), "a loop of 200000 turns"),
+    "a scan": (lambda x, n: lax.scan(lambda y, _: (0.9 * y, None), x, None, 100_001)[0], "a loop of 100001 turns"),
+    "a range": (
+        lambda x, n: lax.fori_loop(0, jnp.minimum(n, 200_000), lambda _, y: 0.9 * y, x),
+        "lets it turn 200000 times.* max_iter=",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LONG)
+def test_a_loop_longer_than_any_is_refused_where_it_is_traced(name):
+    function, words = TOO_LONG[name]
+    step = lambda s: {"x": function(s["x"], s["n"]), "n": s["n"] + 1}
+    with pytest.raises(simgrad.jax.JaxWorldError, match=words):
+        simgrad.jax.world(step, state={"x": 0.0, "n": np.int32(0)})
+
+
+def test_a_long_loop_of_unknown_length_may_be_given_a_cap(client):
+    function, _ = TOO_LONG["a range"]
+    step = lambda s: {"x": function(s["x"], s["n"]), "n": s["n"] + 1}
+    world = simgrad.jax.world(step, state={"x": 0.0, "n": np.int32(0)}, max_iter={"<lambda>": 50})
+    start = {"x": np.array([1.0]), "n": np.array([3], np.int32)}
+    assert client.rollout(world, steps=1, initial=start, policy="f64").state["x"].tolist() == [0.9 * 0.9 * 0.9]
+
+
 def test_a_counter_that_wraps_is_a_place_outside(client):
     def read(x):
         turn = lambda c: (c[0] - jnp.uint32(1), c[1] + x.at[c[0]].get(mode="clip"), c[2] + 1)

@@ -29,7 +29,7 @@ class Body:
         return [k for k, fixed in enumerate(self.fixed) if not fixed]
 
 
-_MOST_TURNS = 100_000  # of a loop on a server (sim/program/verify.h)
+MOST_TURNS = 100_000  # of a loop on a server (sim/program/verify.h)
 BEYOND_TURNS = 2**24  # turns that no loop has
 
 
@@ -123,7 +123,7 @@ def _turns_between(graph: Graph, code: str, start: Value, limit: Value, counts: 
     ):
         return None
     most = _turns(code, first, last, counts.step, counts.exact)
-    return None if most is None or most > _MOST_TURNS else Bound(most, False)
+    return None if most is None or most > BEYOND_TURNS else Bound(most, False)
 
 
 def _turns(code: str, start: int, limit: int, step: int, exact: Range) -> int | None:

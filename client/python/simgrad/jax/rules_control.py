@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from simgrad.jax.graph import Graph
-from simgrad.jax.loop_counters import BEYOND_TURNS, Body, Bound, Fixed, bound_of, conjuncts, ranges_of_counters
+from simgrad.jax.loop_counters import (
+    BEYOND_TURNS,
+    MOST_TURNS,
+    Body,
+    Bound,
+    Fixed,
+    bound_of,
+    conjuncts,
+    ranges_of_counters,
+)
 from simgrad.jax.lowering import ERROR_IF, Lowering, Operands, primitives_of, rule
 from simgrad.jax.node import BOOL, DRAWS, I32, Line, Node, Scope, Value, neutral, same
 from simgrad.jax.ranges import Range
@@ -145,6 +154,7 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     if 0 in tested.caps:
         return initial
     if len(bounds) == 1 and bounds[0] is not None and bounds[0].is_exact and not is_batched:
+        _check_turns(low, bounds[0].turns)
         return _counted(graph, bounds[0].turns, initial, body, line)
     return _while_node(graph, goes_on, tested.scope, initial, body, _cap(low, line, tested.caps), line)
 
@@ -179,7 +189,16 @@ def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:
     if not bounds:
         low.graph.unranged += 1
         low.refuse("a while_loop without a bound", f'say how often it may turn: max_iter={{"{line.text}": 50}}')
-    return min(bounds, default=1)
+        return 1
+    if min(bounds) > MOST_TURNS:
+        what = f"a while_loop whose test lets it turn {min(bounds)} times, where a loop has at most {MOST_TURNS} turns"
+        low.refuse(what, f'say how often it may turn: max_iter={{"{line.text}": 50}}')
+    return min(bounds)
+
+
+def _check_turns(low: Lowering, turns: int) -> None:
+    if turns > MOST_TURNS:
+        low.refuse(f"a loop of {turns} turns, where one has at most {MOST_TURNS}", "make it a loop in a loop, or take more steps")
 
 
 def _given_cap(low: Lowering, line: Line) -> int | None:
@@ -276,6 +295,7 @@ def _scan(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
         masked = _masked(graph, body)
         if masked is not None and not any(x.attributes["kind"] == "scanned" for x in body.scope.arguments):
             return _unmasked(low, equation, operands, initial, body, masked)
+    _check_turns(low, length)
     return _for_node(graph, length, initial, scanned, body, reverse, line)
 
 
