@@ -729,6 +729,27 @@ def test_a_function_raises_where_an_error_ends_an_instance(client):
             call(5.0)
 
 
+OF_A_TABLE = {
+    "by a computed place": lambda x, table: table[jnp.clip(jnp.floor(x).astype(int), 0, 3)],
+    "with at": lambda x, table: table.at[0].add(1.0)[0],
+    "with a rule of its own": lambda x, table: jax.vmap(jax.nn.relu)(table).sum(),
+}
+
+
+@pytest.mark.parametrize("group", ["params", "control", "data"])
+@pytest.mark.parametrize("name", OF_A_TABLE)
+def test_check_gives_a_step_arrays_of_jax(client, name, group):
+    step = {
+        "params": lambda state, params: {"x": state["x"] + OF_A_TABLE[name](state["x"], params)},
+        "control": lambda state, control: {"x": state["x"] + OF_A_TABLE[name](state["x"], control)},
+        "data": lambda state, data: {"x": state["x"] + OF_A_TABLE[name](state["x"], data)},
+    }[group]
+    start = lambda state: {"x": state["x"].at[...].add(0.25)}
+    table = np.array([0.1, 0.2, 0.3, 0.4])
+    world = simgrad.jax.world(step, state={"x": 0.5}, init=start, **{group: table})
+    assert simgrad.jax.check(world, client, steps=2).worst <= 1e-14
+
+
 def test_check_says_what_it_takes(client):
     world = simgrad.jax.world(
         lambda state, control: {"x": state["x"] + control["u"], "v": state["v"] * 0.5}, state={"x": 1.0, "v": 0.5}, control={"u": 0.0}
@@ -1021,6 +1042,26 @@ def test_a_counter_that_wraps_or_is_cut_bounds_no_loop(client, name):
         world_of(function)
     world = simgrad.jax.world(lambda s: {"x": function(s["x"])}, state={"x": 0.0}, max_iter={"<lambda>": 50})
     assert client.rollout(world, steps=1, initial={"x": x}, policy="f64").state["x"].tolist() == [expected]
+
+
+PAIRS = {
+    "hypot": jnp.hypot,
+    "product": lambda x, y: jnp.minimum(x, y) * jnp.maximum(x, y),
+    "of larger first": lambda x, y: jnp.exp(jnp.maximum(x, y)) * jnp.exp(2 * x * y + jnp.minimum(x, y)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_larger_and_the_smaller_of_two_that_are_equal_have_the_derivatives_of_both(client, name):
+    function = PAIRS[name]
+    step = lambda s: {"x": s["x"] * 1.5, "y": s["y"] * 1.5, "f": function(s["x"], s["y"])}
+    world = simgrad.jax.world(step, state={"x": 0.0, "y": 0.0, "f": 0.0}, objective={"f": lambda s: s["f"]})
+    x, y = np.array([1.0, 1.0, -1.0, 2.0, 0.3]), np.array([1.0, -1.0, -1.0, 1.0, 0.3])
+    start = {"x": x, "y": y, "f": np.zeros(5)}
+    found = client.gradient(world, steps=1, initial=start, objective="f", policy="f64").initial
+    wanted = jax.vmap(jax.grad(function, (0, 1)))(x, y)
+    for mine, theirs in zip((found["x"], found["y"]), wanted):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-14)
 
 
 TOO_LONG = {

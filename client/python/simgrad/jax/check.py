@@ -54,11 +54,9 @@ class JaxStep:
         groups = world.groups
         self._starts = world.starts
         self._group = group = groups["state"]
-        others = {
-            kind: groups[kind].built(_leaves(groups[kind], inputs.get(kind)))
-            for kind in groups
-            if kind != "state"
-        }
+        given = {kind: _leaves(g, inputs.get(kind)) for kind, g in groups.items() if kind != "state"}
+        with x64():
+            others = {kind: groups[kind].built(_arrays(leaves)) for kind, leaves in given.items()}
 
         def turn(*leaves: Any) -> list[Any]:
             made = called(step or world.step, {"state": group.built(leaves), **others})
@@ -78,14 +76,14 @@ class JaxStep:
         """The leaves that a run starts from: those that were sent, or those that init makes of them."""
         if self._starts is None:
             return leaves
-        made = self._starts({"state": self._group.built(leaves), **self._others})
+        made = self._starts({"state": self._group.built(_arrays(leaves)), **self._others})
         by_name = {**dict(zip(self._group.names, leaves)), **made}
         return [np.asarray(numbers(by_name[n]), x.dtype) for n, x in zip(self._group.names, leaves)]
 
     def trajectory(self, steps: int, state: Any = None) -> dict[str, np.ndarray]:
         """[steps + 1, shape] of each leaf of the state, by name."""
         with x64():
-            leaves = [jax.numpy.asarray(x) for x in self._first(_leaves(self._group, state))]
+            leaves = _arrays(self._first(_leaves(self._group, state)))
             recorded = [leaves]
             for _ in range(steps):
                 recorded.append(self._turn(*recorded[-1]))
@@ -93,6 +91,11 @@ class JaxStep:
             name: np.stack([np.asarray(step[k]) for step in recorded])
             for k, name in enumerate(self._group.names)
         }
+
+
+def _arrays(leaves: list[np.ndarray]) -> list[jax.Array]:
+    """As a step has them in JAX: traced numbers index them, and they have `.at`."""
+    return [jax.numpy.asarray(x) for x in leaves]
 
 
 def _leaves(group: Group, given: Any) -> list[np.ndarray]:

@@ -40,6 +40,11 @@ _NEAR = 2.0**-4  # numbers that a format rounds to -1 or 0 lie nearer to it, als
 _REVERSED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
+def _key(op: str, operands: Sequence[Node], attributes: dict[str, Any]) -> Any:
+    """Equal of operations that give the same."""
+    return (op, tuple(n.number for n in operands), frozen(attributes))
+
+
 class Graph(Layout):
     """Writes nodes into the scope that is open; equal ones are one.
 
@@ -102,16 +107,27 @@ class Graph(Layout):
         scope = self.scope if op in CONTROL else self._home(op, nodes)
         if op in CONTROL:
             return Node(op, nodes, attributes, shape, dtype, self.line, scope, regions, outputs)
-        key = (op, tuple(n.number for n in nodes), frozen(attributes))
+        found = self._find(op, nodes, attributes, scope)
+        if found is not None:
+            return found
+        made = Node(op, nodes, attributes, shape, dtype, self.line, scope, (), outputs)
+        self._written[(_key(op, nodes, attributes), scope)] = made
+        return made
+
+    def _find(self, op: str, nodes: Sequence[Node], attributes: dict[str, Any], scope: Scope) -> Node | None:
+        key = _key(op, nodes, attributes)
         around: Scope | None = scope
         while around is not None:
             found = self._written.get((key, around))
             if found is not None:
                 return found
             around = around.parent
-        made = Node(op, nodes, attributes, shape, dtype, self.line, scope, (), outputs)
-        self._written[(key, scope)] = made
-        return made
+        return None
+
+    def is_written(self, op: str, *operands: Value) -> bool:
+        """Whether an elementwise operation of these operands stands where the next one would."""
+        nodes = [self.node(x) for x in self.widened(operands)]
+        return self._find(op, nodes, {}, self._home(op, nodes)) is not None
 
     def _home(self, op: str, operands: Sequence[Node]) -> Scope:
         """The outermost scope that this may be written in: out of a loop if what it reads is, out of

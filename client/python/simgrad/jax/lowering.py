@@ -184,6 +184,15 @@ class Lowering:
         finally:
             self.of_tangents = before
 
+    @contextlib.contextmanager
+    def of_solver(self) -> Iterator[None]:
+        """The work of a solver on a right side that moves: whatever it makes of that moves too, in a rule as well."""
+        before, self.of_tangents = self.of_tangents, False
+        try:
+            yield
+        finally:
+            self.of_tangents = before
+
     def tried(self, lower: Callable[[], list[Value]]) -> list[Value] | None:
         """The results of `lower`; None where it has problems: of those and of all else that it told nothing is kept."""
         lists: Sequence[dict[str, Any]] = (self.graph.notes, self.options.warned, self.wide)
@@ -290,8 +299,8 @@ class Lowering:
             traced = jax.make_jaxpr(lambda *args: implementation(*args, **equation.params))(*types)
         except Exception:
             raise refused from None
-        if name in primitives_of(traced):
-            raise refused
+        if any(_is_same(equation, inner) for inner in equations_of(traced) if inner.primitive is equation.primitive):
+            raise refused  # what it does is itself
         return traced
 
     def placeholder(self, aval: Any) -> Value:
@@ -354,18 +363,23 @@ def evaluated(equation: Any, operands: Operands) -> list[Value]:
     return [_constant(x) for x in results]
 
 
+def equations_of(closed: Any) -> Iterator[Any]:
+    """All equations of a jaxpr, those of nested ones too."""
+    for equation in getattr(closed, "jaxpr", closed).eqns:
+        yield equation
+        for nested in nested_jaxprs(equation.params.values()):
+            yield from equations_of(nested)
+
+
 def primitives_of(closed: Any) -> set[str]:
     """The names of all primitives of a jaxpr, in nested ones too."""
-    names: set[str] = set()
+    return {equation.primitive.name for equation in equations_of(closed)}
 
-    def walk(jaxpr: Any) -> None:
-        for equation in jaxpr.eqns:
-            names.add(equation.primitive.name)
-            for nested in nested_jaxprs(equation.params.values()):
-                walk(nested)
 
-    walk(getattr(closed, "jaxpr", closed))
-    return names
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether two equations of one primitive ask for the same; their parameters may be of types that do not compare."""
+    types = [[(v.aval.shape, v.aval.dtype) for v in x.invars] for x in (a, b)]
+    return types[0] == types[1] and str(a.params) == str(b.params)
 
 
 def nested_jaxprs(values: Iterable[Any]) -> list[Any]:

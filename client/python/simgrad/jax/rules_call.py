@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 from typing import Any, Callable, Sequence
@@ -263,7 +264,8 @@ def _custom_linear_solve(low: Lowering, equation: Any, operands: Operands) -> li
     left = [graph.arithmetic("sub", b, product) for b, product in zip(right, products)]
     if not is_linear:
         left, of_solve = _generic(graph, left), [_frozen(graph, x) if x.dtype == REAL else x for x in of_solve]
-    carrying = low.jaxpr(jaxprs.solve, [*of_solve, *left])
+    with contextlib.nullcontext() if is_linear else low.of_solver():
+        carrying = low.jaxpr(jaxprs.solve, [*of_solve, *left])
     zeros = [graph.arithmetic("sub", y, _frozen(graph, y)) for y in carrying]
     return [graph.arithmetic("add", x, zero) for x, zero in zip(found, zeros)]
 
@@ -308,7 +310,8 @@ def _linear_solve(low: Lowering, equation: Any, operands: Operands) -> list[Valu
         others = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
         for k, b in zip(reals, _generic(graph, [operands[k] for k in reals])):
             others[k] = b
-        other = low.jaxpr(traced, others)
+        with low.of_solver():
+            other = low.jaxpr(traced, others)
         if low.of_tangents:
             found = [np.zeros(y.shape) if y.dtype == REAL else y for y in other]
         else:

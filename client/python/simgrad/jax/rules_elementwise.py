@@ -23,6 +23,9 @@ _UNARY = {
 }
 _EXPONENTS_OF_PRODUCTS = {-1, 0, 1, 2, 3}
 _BINARY = {"rem": "rem", "max": "max", "min": "min", "atan2": "atan2"}
+# At a tie each of a pair, as in jnp.hypot, takes another operand, so that the two are a permutation and their
+# derivatives one of it; both would take the second.
+_OTHER_OF_PAIR = {"max": "min", "min": "max"}
 
 
 @rule(*_UNARY)
@@ -35,7 +38,11 @@ def _binary(low: Lowering, equation: Any, operands: Operands) -> Value:
     if operands[0].dtype == BOOL:
         code = {"max": "or", "min": "and"}[equation.primitive.name]
         return low.graph.logic(code, *operands)
-    return low.graph.emit(_BINARY[equation.primitive.name], *operands)
+    code, (a, b) = _BINARY[equation.primitive.name], operands
+    other = _OTHER_OF_PAIR.get(code)
+    if other is not None and low.graph.is_written(other, a, b):
+        a, b = b, a
+    return low.graph.emit(code, a, b)
 
 
 @rule("nextafter")
