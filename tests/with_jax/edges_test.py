@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 import pytest
 import simgrad as sg
@@ -1062,6 +1063,28 @@ def test_the_larger_and_the_smaller_of_two_that_are_equal_have_the_derivatives_o
     wanted = jax.vmap(jax.grad(function, (0, 1)))(x, y)
     for mine, theirs in zip((found["x"], found["y"]), wanted):
         np.testing.assert_allclose(mine, theirs, rtol=1e-14)
+
+
+TABLE = np.array([0.1, 0.2, 0.3])
+OF_NUMPY = {
+    "a factor": lambda y: y * jnp.asarray(TABLE),
+    "in a function of its own": lambda y: jax.jit(lambda z: z * jnp.asarray(TABLE))(y),
+    "in a branch": lambda y: lax.cond(y[0] > 0, lambda z: z * TABLE, lambda z: z, y),
+    "a carry": lambda y: lax.scan(lambda c, _: (c * y, None), jnp.asarray(TABLE), None, 1)[0],
+    "a matrix of lineax": lambda y: lx.linear_solve(lx.MatrixLinearOperator(jnp.asarray(np.diag(1 / TABLE))), y, lx.LU()).value,
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_a_step_that_ran_in_f32_before_is_the_same_world(client, name):
+    step = lambda state: {"y": OF_NUMPY[name](state["y"])}
+    start = {"y": np.ones(3)}
+    with jax.enable_x64(False):
+        jax.jit(step)(start)
+        world = simgrad.jax.world(step, state=start)
+        assert simgrad.jax.check(world, client, steps=1).worst <= 1e-16
+    found = client.rollout(world, steps=1, initial={"y": np.ones((1, 3))}, policy="f64").state["y"]
+    np.testing.assert_allclose(found[0], TABLE, rtol=1e-15)
 
 
 TOO_LONG = {

@@ -70,6 +70,8 @@ class JaxStep:
             return [jax.numpy.asarray(x, e.dtype) for x, e in zip(words, group.examples)]
 
         self._others = others
+        if not jax.config.jax_enable_x64:  # a compiled step may have made its arrays f32: see trace.py
+            jax.clear_caches()
         self._turn = jax.jit(turn)
 
     def _first(self, leaves: list[np.ndarray]) -> list[np.ndarray]:

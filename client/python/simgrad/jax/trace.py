@@ -15,12 +15,13 @@ import traceback
 from typing import Any, Callable, Mapping, Sequence
 
 import jax
+import jax.extend.core
 import numpy as np
 
 from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.graph import Graph
 from simgrad.jax.liveness import Live
-from simgrad.jax.lowering import ERROR_IF, Lowering, Options, line_of
+from simgrad.jax.lowering import ERROR_IF, Lowering, Options, equations_of, line_of
 from simgrad.jax.node import INSTALLED, U64, Line, Node, Value, known_array, neutral
 from simgrad.jax.trees import GROUPS, Group, called, path_name, unique, x64
 
@@ -84,9 +85,10 @@ def traced(
         return [_plain(leaf) for _, leaf in paths]
 
     examples = [x for group in groups for x in group.examples]
+    is_narrow = not jax.config.jax_enable_x64  # outside
     with x64():
         try:
-            return jax.make_jaxpr(flat)(*examples), shape[-1]
+            return _in_f64(flat, examples, is_narrow), shape[-1]
         except (jax.errors.TracerBoolConversionError, jax.errors.ConcretizationTypeError) as error:
             raise _python_error(error, what) from error
         except (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError) as error:
@@ -97,6 +99,38 @@ def traced(
             if not _mixes_formats(str(error)):
                 raise
             raise _format_error(error, what) from error
+
+
+def _in_f64(flat: Callable[..., Any], examples: Sequence[Any], is_narrow: bool) -> Any:
+    """The jaxpr of a function whose NumPy arrays are f64 and i64 in it.
+
+    JAX keeps what it made of an array of NumPy for as long as some function has it as a constant: an f32, where that
+    was compiled without x64, which it then gives with x64, too. Where that can be, its caches are cleared.
+    """
+    try:
+        made = jax.make_jaxpr(flat)(*examples)
+        if not (is_narrow and _has_narrow_constants(made)):
+            return made
+    except (TypeError, ValueError) as error:
+        if not (is_narrow and _mixes_formats(str(error))):
+            raise
+    made = None  # which has those constants
+    jax.clear_caches()
+    return jax.make_jaxpr(flat)(*examples)
+
+
+def _has_narrow_constants(closed: Any) -> bool:
+    """Whether one of its constants is an array of NumPy of less than 64 bits; a jax.Array is as its maker made it."""
+    constants = [*getattr(closed, "consts", ())]
+    for equation in equations_of(closed):
+        constants += [x.val for x in equation.invars if isinstance(x, jax.extend.core.Literal)]
+        for nested in equation.params.values():
+            for x in nested if isinstance(nested, (tuple, list)) else (nested,):
+                constants += getattr(x, "consts", ())
+    return any(
+        not isinstance(x, jax.Array) and np.ndim(x) > 0 and np.dtype(x.dtype).name in ("float32", "int32", "uint32")
+        for x in constants
+    )
 
 
 def _mixes_formats(text: str) -> bool:
