@@ -1087,6 +1087,25 @@ def test_a_step_that_ran_in_f32_before_is_the_same_world(client, name):
     np.testing.assert_allclose(found[0], TABLE, rtol=1e-15)
 
 
+WHOLE_POWERS = {
+    "a polynomial": lambda x, n: jnp.sum(jnp.array([0.1, 2.0, 3.0, 4.0]) * jnp.power(x, jnp.arange(4))),
+    "of several bases": lambda x, n: jnp.sum((x + jnp.array([0.0, 1.0, -0.5])) ** jnp.array([-1 + 1, 2, 0])),
+    "by a state": lambda x, n: x**n + 2.0 * x,
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_POWERS)
+def test_whole_powers_have_the_derivatives_of_jax_at_bases_of_nothing(client, name):
+    function = WHOLE_POWERS[name]
+    step = lambda s: {"x": function(s["x"], s["n"]), "n": (s["n"] + 1) % 3}
+    world = simgrad.jax.world(step, state={"x": 0.0, "n": np.int32(0)}, objective={"x": lambda s: s["x"]})
+    x, n = np.array([0.0, 0.0, 0.0, 0.5, -0.5, -1.0]), np.array([0, 1, 2, 0, 2, 1], np.int32)
+    answer = client.gradient(world, steps=1, initial={"x": x, "n": n}, objective="x", policy="f64")
+    expected = jax.vmap(jax.grad(function))(x, n)
+    np.testing.assert_allclose(answer.initial["x"], expected, rtol=1e-14)
+    assert answer.ok.all()
+
+
 TOO_LONG = {
     "a fori_loop": (lambda x, n: lax.fori_loop(0, 200_000, lambda _, y: 0.9 * y, x), "a loop of 200000 turns"),
     "a scan": (lambda x, n: lax.scan(lambda y, _: (0.9 * y, None), x, None, 100_001)[0], "a loop of 100001 turns"),

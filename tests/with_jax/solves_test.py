@@ -139,3 +139,25 @@ def test_an_implicit_derivative_of_a_root_solves_for_its_tangents(client, linear
     assert g.ok.all()
     for name in given:
         np.testing.assert_allclose(g.params[name], expected[name], rtol=1e-8, err_msg=name)
+
+
+def bisected(a):
+    root = lambda x, a: x**3 + x - a
+    bisection = jaxopt.Bisection(root, lower=-3.0, upper=3.0, maxiter=60, tol=1e-12, check_bracket=False, jit=True)
+    return bisection.run(None, a).params
+
+
+def test_a_bisection_has_the_derivative_of_its_authors_rule(client):
+    """Its operations have none: it compares, and halves. Rule and loop over the cotangent are jaxopt's."""
+    world = simgrad.jax.world(
+        lambda state, params: {"y": bisected(params["a"]) * params["b"] + 0.5 * state["y"]}, state={"y": 0.0},
+        params={"a": 2.0, "b": 3.0}, objective={"end": lambda state: state["y"]},
+    )  # fmt: skip
+    for a, root in ((2.0, 1.0), (10.0, 2.0)):
+        g = client.gradient(
+            world, steps=1, initial={"y": [0.0]}, params={"a": a, "b": 3.0}, objective="end", policy="f64"
+        )
+        assert g.ok.all()
+        np.testing.assert_allclose(g.params["a"], 3.0 / (3 * root**2 + 1), rtol=1e-9)
+        np.testing.assert_allclose(g.params["b"], root, rtol=1e-9)
+    assert "its author's derivative, row by row" in str(world.report())

@@ -49,6 +49,46 @@ def why_not_linear(
     return ""
 
 
+def places_without_derivative(
+    run: Callable[[Sequence[Any], Sequence[Any]], list[Any]], called: Any, operands: Sequence[Value], reals: Sequence[int]
+) -> list[int]:
+    """The places of real operands by which the operations of a function give a result the derivative 0, and the backward
+    rule of its author another one, as far as numbers show it: a bisection compares such an operand, and computes nothing
+    of it.
+
+    Args:
+      run, operands, reals: as of why_not_linear. called: the jaxpr of the function.
+    """
+    draws = np.random.default_rng(0)
+    wholes = [
+        [_stand_in(x, draws, size) if isinstance(x, Node) else jnp.asarray(x) for x in operands] for size, _ in _SIZES
+    ]
+    try:
+        return [k for k in reals if _is_lost(run, called, wholes, reals, k, draws)]
+    except Exception:  # whatever a function raises of such numbers
+        return []
+
+
+def _is_lost(
+    run: Callable[..., Any], called: Any, wholes: list[list[Any]], reals: Sequence[int], k: int, draws: np.random.Generator
+) -> bool:
+    moves: Any = False  # of each result
+    is_given: Any = False
+    for whole in wholes:
+        of_one = lambda x: [
+            y for y in core.jaxpr_as_fun(called)(*whole[:k], x, *whole[k + 1 :]) if jnp.issubdtype(y.dtype, jnp.floating)
+        ]
+        tangent = jnp.asarray(draws.normal(size=whole[k].shape), whole[k].dtype)
+        out, moved = jax.jvp(of_one, (whole[k],), (tangent,))
+        moves |= np.array([bool((x != 0).any()) for x in _arrays(moved)])
+        _, back = jax.vjp(lambda x: run(whole, [x if j == k else whole[j] for j in reals]), whole[k])
+        for i, x in enumerate(out):
+            one = [jnp.asarray(draws.normal(size=y.shape) if j == i else 0 * y, y.dtype) for j, y in enumerate(out)]
+            [pulled] = _arrays(back(one))
+            is_given |= np.arange(len(out)) == i if (np.isfinite(pulled) & (pulled != 0)).any() else False
+    return bool((is_given & ~moves).any())
+
+
 def _differ(
     back: Callable[[Any], Any], moved: Callable[[Any], Any], given: list[Any], draws: np.random.Generator, near: float
 ) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 from typing import Any, Callable, Sequence
@@ -10,9 +11,10 @@ from typing import Any, Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad
 
-from simgrad.jax.backward_rules import why_not_linear
+from simgrad.jax.backward_rules import places_without_derivative, why_not_linear
 from simgrad.jax.graph import Graph
 from simgrad.jax.lowering import OF_OTHERS, Lowering, NotLowered, Operands, line_of, primitives_of, rule
 from simgrad.jax.node import REAL, Node, Value, neutral, size_of
@@ -113,7 +115,9 @@ def _is_checkpointed(called: Any) -> bool:
 def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     """The function, with its author's derivative where that is kept: the backward rule is linear, and
     its transpose takes tangents forward. One that JAX cannot transpose, with a loop over the
-    cotangent, is inlined; so is one that is not linear, as it adds to the cotangent or makes integers of it."""
+    cotangent, is inlined; so is one that is not linear, as it adds to the cotangent or makes integers of it.
+    A function whose operations have no derivative, as a bisection, has the rows of its author's, one for each of
+    few results."""
     params, graph = equation.params, low.graph
     called = params.get("call_jaxpr") or params["fun_jaxpr"]
     reals = [k for k, x in enumerate(operands) if isinstance(x, Node) and x.is_active]
@@ -124,7 +128,11 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
     try:
         rule_of = jax.make_jaxpr(_transposed(equation, reals))(*types, *(types[k] for k in reals))
     except Exception as error:  # whatever the author's rule raises
-        return _without_rule(low, called, operands, f"as JAX cannot transpose its rule ({type(error).__name__})")
+        why = f"as JAX cannot transpose its rule ({type(error).__name__})"
+        run = lambda whole, moving: _reals_of(equation, whole, reals, moving)
+        lost = len(places_without_derivative(run, called, operands, reals))
+        made = _by_rows(low, equation, operands, reals, types) if lost else None
+        return _without_rule(low, called, operands, why, lost) if made is None else made
     run = lambda whole, moving: _reals_of(equation, whole, reals, moving)
     if why := why_not_linear(run, rule_of, operands, reals):
         return _without_rule(low, called, operands, f"as {why}")
@@ -142,12 +150,70 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
     ]
 
 
-def _without_rule(low: Lowering, called: Any, operands: Operands, why: str) -> list[Value]:
-    """The function without its author's derivative, of which the user is warned where it may be another one."""
+def _without_rule(low: Lowering, called: Any, operands: Operands, why: str, lost: int = 0) -> list[Value]:
+    """The function without its author's derivative, of which the user is warned where it may be another one; `lost`: so
+    many operands have none."""
     low.graph.notes[f"custom_vjp_call: inlined, {why}"] += 1
     if not _is_checkpointed(called):
-        low.warn(f'a custom_vjp has the derivative of its operations, {why}; custom="inline" asks for that')
+        none = f", which is 0 by {lost} of its operands" if lost else ""
+        low.warn(f'a custom_vjp has the derivative of its operations{none}, {why}; custom="inline" asks for that')
     return low.jaxpr(called, operands)
+
+
+_MOST_ROWS = 64  # results of which each has a run of its author's rule
+
+
+def _by_rows(
+    low: Lowering, equation: Any, operands: Operands, reals: list[int], types: Sequence[Any]
+) -> list[Value] | None:
+    """The results with their author's derivative, of which each row is the rule's answer to one result; None where that
+    is not to be had."""
+    is_real = [neutral(v.aval.dtype) == REAL for v in equation.outvars]
+    if not 0 < sum(size_of(v.aval.shape) for v, real in zip(equation.outvars, is_real) if real) <= _MOST_ROWS:
+        return None
+    rows_of, moved_by = _rows(equation, reals)
+    run = lambda whole, moving: _reals_of(equation, whole, reals, moving)
+    try:
+        closed = jax.make_jaxpr(rows_of)(*types)
+        rule_of = jax.make_jaxpr(lambda *given: moved_by(rows_of(*given[: len(types)])[-len(reals) :], given[len(types) :]))(
+            *types, *(types[k] for k in reals)
+        )
+    except Exception:  # whatever the author's rule raises
+        return None
+    if why_not_linear(run, rule_of, operands, reals):
+        return None
+    graph = low.graph
+    frozen = [_frozen(graph, x) if x.dtype == REAL else x for x in operands]
+    with low.inside_of_custom():
+        found = low.tried(lambda: low.jaxpr(closed, frozen))
+    if found is None:
+        return None
+    graph.notes["custom_vjp_call: its author's derivative, row by row"] += 1
+    made, rows = found[: len(is_real)], [_frozen(graph, x) for x in found[len(is_real) :]]
+    tangents = [graph.motion(operands[k]) for k in reals]
+    shapes = [[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in xs] for xs in (rows, tangents)]
+    moved = iter(low.jaxpr(jax.make_jaxpr(moved_by)(*shapes), [*rows, *tangents]))
+    return [_carrying(graph, x, next(moved)) if real else x for x, real in zip(made, is_real)]
+
+
+def _rows(equation: Any, reals: list[int]) -> tuple[Callable[..., list[Any]], Callable[..., list[Any]]]:
+    """Two functions: of the operands, all results and the rows of the derivative by each real operand; and of these rows
+    and of tangents, the real results' tangents."""
+    shaped: Any = None
+
+    def rows_of(*operands: Any) -> list[Any]:
+        nonlocal shaped
+        out, back = jax.vjp(lambda *moving: _reals_of(equation, operands, reals, moving), *(operands[k] for k in reals))
+        flat, shaped = ravel_pytree(out)
+        rows = jax.lax.map(lambda one: back(shaped(one)), jnp.eye(flat.size, dtype=flat.dtype))
+        return [*_bound(equation, list(operands)), *rows]
+
+    def moved_by(rows: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        products = [jnp.tensordot(row, t, axes=t.ndim) for row, t in zip(rows, tangents)]
+        moved: list[Any] = shaped(functools.reduce(jnp.add, products))
+        return moved
+
+    return rows_of, moved_by
 
 
 def _transposed(equation: Any, reals: list[int]) -> Callable[..., Any]:

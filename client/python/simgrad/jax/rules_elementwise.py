@@ -132,7 +132,11 @@ def _pow(low: Lowering, equation: Any, operands: Operands) -> Value:
         known = set(np.unique(exponent))
         if len(known) == 1 and known <= _EXPONENTS_OF_PRODUCTS and exponent.shape in ((), base.shape):
             return _product(low, base, int(known.pop()), equation.outvars[0].aval)
-    graph, exponent = low.graph, low.graph.convert(exponent, REAL)
+    graph = low.graph
+    if exponent.dtype.kind in "iu" and (isinstance(exponent, Node) or not exponent.all()):
+        # x^0 is 1, and JAX's derivative of it 0; that of a real exponent is 0 x^-1, at 0 NaN, here and in JAX.
+        base = graph.select(graph.compare("eq", exponent, np.zeros(exponent.shape, exponent.dtype)), np.ones(()), base)
+    exponent = graph.convert(exponent, REAL)
     if not isinstance(exponent, Node) or not exponent.is_active:
         return graph.emit("pow", base, exponent)
     # At a base of 0 JAX's derivative by the exponent is 0, which is that of 1 to this power.
