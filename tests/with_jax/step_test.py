@@ -961,3 +961,33 @@ def test_an_error_of_equinox_ends_the_run_with_an_error(client):
     costly = simgrad.jax.world(checked, **{**options, "objective": {"heat": lambda s: s["heat"]}})
     assert not costly.report().halts and at(checked, 7) in costly.report().dropped
     assert np.isfinite(client.rollout(costly, objective="heat", **run).values).all()
+
+
+def squared(s):
+    v = s["v"] - 0.01 * s["x"]
+    return {"x": s["x"] + 0.01 * v, "v": v, "e": v * v}  # e is written, and never read
+
+
+SUBSTEPS = {
+    "scan": lambda s: lax.scan(lambda c, _: (squared(c), None), s, None, length=4)[0],
+    "fori_loop": lambda s: lax.fori_loop(0, 4, lambda _, c: squared(c), s),
+    "in a scan": lambda s: lax.scan(lambda c, _: (lax.fori_loop(0, 2, lambda _, d: squared(d), c), None), s, None, length=2)[0],
+    "while": lambda s: lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, squared(c[1])), (0, s))[1],
+}
+
+
+@pytest.mark.parametrize("name", SUBSTEPS)
+def test_a_leaf_that_no_turn_of_substeps_reads_is_no_state(client, name):
+    step = SUBSTEPS[name]
+    world = simgrad.jax.world(step, state={"x": 1.0, "v": 0.0, "e": 0.0}, objective={"end": lambda s: s["x"] ** 2})
+    assert set(world.state) == {"x", "v"} and world.observables == ("e",)
+    assert simgrad.jax.check(world, client, steps=3).worst <= 1e-15
+    g = client.gradient(world, steps=1, initial={"x": [1.0], "v": [0.5]}, objective="end", policy="f64")
+    expected = jax.grad(lambda s: SUBSTEPS["scan"](s)["x"] ** 2)({"x": 1.0, "v": 0.5, "e": 0.0})
+    np.testing.assert_allclose([g.initial["x"][0], g.initial["v"][0]], [expected["x"], expected["v"]], rtol=1e-13)
+
+
+def test_a_leaf_that_a_loop_may_not_write_is_state(client):
+    turns = lambda s: lax.while_loop(lambda c: c["x"] > 0.5, lambda c: {**squared(c), "x": c["x"] * 0.5}, s)
+    world = simgrad.jax.world(turns, state={"x": 1.0, "v": 0.0, "e": 0.0}, max_iter={"<lambda>": 10})
+    assert set(world.state) == {"x", "v", "e"}

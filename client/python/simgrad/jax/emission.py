@@ -182,12 +182,16 @@ class Emission:
             following = [self._written[body.results[place]] for place in carried]
             return following, [self._written[body.results[place]] for place in stacked]
 
-        given = [self._written[x.operands[place]] for place in carried]
+        given = [self._first(x.operands[place]) for place in carried]
         scanned = [self._written[x.operands[count + k]] for k in read]
         length = x.attributes["length"]
         reverse = x.attributes["reverse"] and bool(read or stacked)  # without rows all turns are alike
         last, stacks = self._b.scan(turn, given, scanned, length=length, reverse=reverse)
         return {**dict(zip(carried, last)), **dict(zip(stacked, stacks))}
+
+    def _first(self, x: Node) -> Expression:
+        """The first value that a `for` carries; any, where no turn reads it."""
+        return self._written[x] if x in self._live else write_literal(self._b, np.zeros(x.shape, x.dtype))
 
     def _cond(self, x: Node) -> dict[int, Expression]:
         kept = sorted(self._live.results[x])

@@ -132,11 +132,12 @@ class JaxWorld(World):
         array = _array(name, leaf, example)
         rank = array.ndim - example.ndim
         if rank < 0 or not has_numbers_of(array, example):
-            why = (
-                "the step never changes it; pass it in params to vary it"
-                if word == "state"
-                else "it is an integer, or nothing depends on it"
-            )
+            is_real = example.dtype.kind == "f"
+            as_real = "" if is_real else ", as a real that the step converts: x.astype(int)"
+            if word == "state":
+                why = f"the step never changes it; to vary it, pass it in params{as_real}"
+            else:
+                why = "nothing depends on it" if is_real else f"integers and bools are constants; to vary it, pass it{as_real[1:]}"
             raise ValueError(
                 f"{word} {name} is part of the world, and has another number here: {why}"
             )

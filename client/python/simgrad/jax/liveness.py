@@ -14,7 +14,8 @@ class Live:
     Attributes:
       nodes: in an order in which operands come first.
       inside: of these, those written in each scope.
-      results: of a node with several results, the places that are needed.
+      results: of a node with several results, the places that are needed. A `for` makes a turn at least, so the first value
+        of what it carries is needed where a turn reads it, and only there.
       owner: the loop or branch that a scope is a region of.
     """
 
@@ -30,6 +31,9 @@ class Live:
         self.nodes = sorted(self._seen, key=lambda x: x.number)
         for x in self.nodes:
             self.inside[x.scope].append(x)
+
+    def __contains__(self, x: Node) -> bool:
+        return x in self._seen
 
     @property
     def inputs(self) -> list[Node]:
@@ -55,6 +59,7 @@ class Live:
         carried = loop.attributes["carried"]
         if x.attributes["kind"] == "carry":
             self._reach_result(loop, carried.index(index))
+            self._stack.append(loop.operands[carried.index(index)])
         else:
             self._stack.append(loop.operands[len(carried) + index])
 
@@ -68,7 +73,7 @@ class Live:
             self._stack.extend(region.results[place] for region in loop.regions)
         elif loop.op in CONTROL:
             self._stack.append(loop.regions[-1].results[place])
-            if place < len(loop.attributes["carried"]):
+            if loop.op == "while":  # it may make no turn
                 self._stack.append(loop.operands[place])
 
     def _open(self, loop: Node) -> None:
