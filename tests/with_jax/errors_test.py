@@ -390,6 +390,9 @@ def test_a_param_that_only_an_unobserved_leaf_reads_is_told_with_the_leaf():
 
 def test_what_is_observed_must_be_there():
     assert "no leaf 'y'" in str(refused(lambda s: {"x": 2 * s["x"]}, observe=["y"]))
+    assert "no leaf 'dist' of the state; there is 'contact.dist'" in str(
+        refused(lambda s: {"x": 2 * s["x"], "contact": {"dist": s["x"]}}, {"x": 0.0, "contact": {"dist": 0.0}}, observe=["dist"])
+    )
 
 
 @pytest.mark.parametrize("group", ["state", "control", "params", "data"])

@@ -7,6 +7,7 @@ reads is an observable; the rest is state.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import os
@@ -131,6 +132,12 @@ def _has_narrow_constants(closed: Any) -> bool:
         not isinstance(x, jax.Array) and np.ndim(x) > 0 and np.dtype(x.dtype).name in ("float32", "int32", "uint32")
         for x in constants
     )
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    """The leaves that may be meant: those that end in the name, else those that are written alike."""
+    alike = [leaf for leaf in names if leaf.endswith(f".{name}")] or difflib.get_close_matches(name, names)
+    return f"there is {' and '.join(repr(leaf) for leaf in alike[:3])}" if alike else ""
 
 
 def _mixes_formats(text: str) -> bool:
@@ -305,7 +312,7 @@ class StepFinder:
         if unknown:
             raise JaxWorldError(
                 "observe names what is not there:",
-                [Problem("", f"no leaf {name!r} of the state") for name in unknown],
+                [Problem("", f"no leaf {name!r} of the state", _near(name, names)) for name in unknown],
             )
 
     def _split(self, made: Any) -> tuple[Any, Any]:
