@@ -57,6 +57,16 @@ def test_an_element_that_is_undefined_along_a_path_has_no_parts_and_is_counted()
     assert parts.rounding[1] == 0.5 and parts.path[1] == 0 and parts.share_of_path == 0
 
 
+def test_an_instance_that_is_left_out_has_no_parts_and_is_counted_apart():
+    rr, rp, pr, pp = np.array([[[0.0, 0], [1, 2]], [[0, 0], [1, 2]], [[5, 6], [1, 3]], [[5, 6], [1, 3]]])
+    parts = parts_of(rr, rp, pr, pp, np.array([True, False]))
+    assert (parts.left_out, parts.undefined, parts.nonfinite, parts.elements) == (1, 0, 0, 2)
+    for part in (parts.whole, parts.rounding, parts.path, parts.interaction):
+        assert np.isnan(part[0]).all() and np.isfinite(part[1]).all()
+    assert parts.size_of_rounding == 1 and parts.size_of_path == 0 and not parts.is_rounding_alone
+    assert parts_of(rr, rp, pr, pp).size_of_rounding > 7 and parts_of(rr, rp, pr, pp).elements == 4
+
+
 def test_differences_are_relative_to_the_reference_and_name_the_worst():
     off = difference([[3.0, 0.0], [0.0, 4.0]], [[3.0, 0.0], [0.0, 4.5]])
     assert (off.largest, off.relative, off.at) == (0.5, 0.1, (1, 1))

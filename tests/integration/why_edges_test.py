@@ -131,12 +131,190 @@ def test_instances_that_end_with_an_error_do_not_count_and_are_told(client):
     assert said[0].endswith("in 5 of 5 instances, and these have no gradient.")
     assert not [s for s in said if "is zero" in s or "is off" in s or "equals" in s]
     assert not [unbacked(s) for s in pair.sentences if unbacked(s)]
-    with pytest.raises(ValueError, match="of 3 instances end with an error or are left out"):
+    with pytest.raises(ValueError, match="of 3 instances end with an error, are stopped or are left out"):
         client.tune(bounded, bound=0.0, **work)
     some = client.gradient(
         bounded, steps=3, initial={"x": [0.0, 256.0, 0.0], "z": np.ones(3)}, objective="energy", policy="f64"
     )
     assert [h.instance for h in some.halted] == [1] and some.counted == 2 and some.zero_share["x"] == 1.0
+
+
+@sg.world
+def fall(x: sg.State, k: sg.Param = 0.5):
+    y = x + k * 0.1
+    sg.halt("edge", y * 3.0 - 0.45 > 1e-12, error=True)  # by rounding, in f32 alone where x is 0.1
+    return y
+
+
+@fall.objective
+def fallen(x):
+    return x * x
+
+
+FALL = dict(steps=1, params={"k": 0.5}, objective="fallen")
+X = np.array([0.1, 0.05, 0.06])
+WEIGHTS = np.array([1.0, 2.0, 3.0])
+
+
+def relative(a, b):
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    return np.linalg.norm(b - a) / np.linalg.norm(a)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("policies", [("f64", "f32"), ("f32", "f64")])
+def test_differences_are_of_the_instances_that_no_error_ended_in_either_run(client, policies, split):
+    result = client.compare(fall, policies=list(policies), split=split, initial={"x": X}, weights=WEIGHTS, **FALL)
+    (pair,) = result.pairs.values()
+    each = np.full(2, 0.5) if split else 0.5
+    alone = dict(initial={"x": X[1:]}, weights=WEIGHTS[1:], first_instance=1)
+    a, b = (client.gradient(fall, **{**FALL, "params": {"k": each}}, **alone, policy=p) for p in policies)
+    assert not a.halted and not b.halted and pair.left_out == 1
+    for name, x, y in (("x", a.initial["x"], b.initial["x"]), ("k", a.params["k"], b.params["k"])):
+        off = pair.gradients[name]
+        assert off.relative == pytest.approx(relative(x, y), rel=1e-12) and 0 < off.relative < 1e-6
+        assert off.largest == np.abs(np.float64(y) - x).max() and off.left_out == 1
+    worst = 1 + int(np.argmax(np.abs(b.initial["x"] - np.float64(a.initial["x"]))))
+    assert pair.gradients["x"].at == (worst,)
+    assert pair.value == pytest.approx((a.value, b.value), rel=1e-7) and pair.values.relative == relative(a.values, b.values)
+    said = [s.text for s in pair.sentences]
+    for name in "xk":
+        size = pair.gradients[name].relative
+        text = f"The gradient of `{name}` in {policies[1]} is off that in {policies[0]} by {size:.3g} of its size over 2 of 3 instances."
+        assert text in said
+    assert len([s for s in said if s.startswith("f32 ends with an error (") and s.endswith("in 1 of 3 instances, and these have no gradient.")]) == 1
+    assert not [unbacked(s) for s in pair.sentences if unbacked(s)]
+    assert "\nvalue over 2 of 3 instances  " in repr(pair) and "value over 2 of 3 instances" in result.html()
+    # Beside the calls for paths, those of two forced runs, or of the sum of the run that has an instance more.
+    work = {**FALL, "initial": {"x": X}, "weights": WEIGHTS}
+    paths = client.compare(fall, policies=list(policies), gradient=False, **work)
+    assert result.calls == paths.calls + (2 if split else 1) and paths.pairs[policies[1]].left_out == 1
+    assert paths.pairs[policies[1]].value == pair.value
+
+
+def test_gradients_are_clipped_by_the_norm_of_the_instances_that_are_compared(client):
+    work = dict(steps=1, params={"k": np.full(3, 0.5)}, objective="fallen", clip_norm=0.01)
+    (pair,) = client.compare(fall, policies=["f64", "f32"], initial={"x": X}, **work).pairs.values()
+    for name in "xk":
+        assert 0 < pair.gradients[name].relative < 1e-6 and pair.gradients[name].at[0] > 0
+
+
+def test_an_instance_that_an_error_ends_in_one_run_has_no_part_of_an_error(client):
+    """Exact arithmetic: where the test sees less of x, the first instance takes the other branch, and the last one ends."""
+
+    @sg.world
+    def gated(x: sg.State, z: sg.State, k: sg.Param = 0.5):
+        small = sg.test("small", x <= 1.0)
+        sg.halt("edge", small & sg.test("marked", z > 0.5), error=True)
+        return {"x": sg.where(small, 0.5 * k * x, 4.0 * k * x), "z": z}
+
+    @gated.objective
+    def end(x):
+        return x
+
+    x = np.array([1 + 2.0**-12, 1.5, 0.5, 1 + 2.0**-11])
+    blind = sg.Policy("f64").role("event", format="bf16")
+    work = dict(steps=1, initial={"x": x, "z": [0.0, 0.0, 0.0, 1.0]}, params={"k": 0.5}, objective="end", split=True)
+    for policies in ({"f64": "f64", "blind": blind}, {"blind": blind, "f64": "f64"}):
+        (pair,) = client.compare(gated, policies=policies, **work).pairs.values()
+        sign = 1 if pair.other == "blind" else -1
+        parts = pair.split["k"]
+        np.testing.assert_array_equal(parts.path, [sign * (0.5 - 4.0) * x[0], 0.0, 0.0, np.nan])
+        np.testing.assert_array_equal(parts.rounding, [0.0, 0.0, 0.0, np.nan])
+        assert (parts.left_out, parts.undefined, parts.nonfinite, parts.elements, parts.share_of_path) == (1, 0, 0, 3, 1.0)
+        assert pair.gradients["k"].largest == 3.5 * x[0] and pair.gradients["k"].at == (0,)
+        said = [s.text for s in pair.sentences]
+        assert "The error of the gradient of `k` over 3 of 4 instances is due to the path alone." in said
+        assert not [unbacked(s) for s in pair.sentences if unbacked(s)]
+
+
+@sg.world
+def grows_by_square(x: sg.State, k: sg.Param = 0.1):
+    return x + k * (x * x)
+
+
+@grows_by_square.objective
+def grown(x):
+    return x
+
+
+def test_an_instance_that_a_policy_stops_is_in_no_difference_of_gradients(client):
+    @sg.world
+    def squared(x: sg.State, k: sg.Param = 1.0):
+        return k * x * x
+
+    @squared.objective
+    def end(x):
+        return x
+
+    x = np.array([0.5, 0.7, 30.0])  # the last one is beyond f16 in step 2
+    work = dict(steps=4, params={"k": 1.0}, objective="end")
+    policies = {"f64": "f64", "f16": sg.Policy("f16_unsafe").nonfinite("stop")}
+    (pair,) = client.compare(squared, policies=policies, initial={"x": x}, **work).pairs.values()
+    a, b = (client.gradient(squared, policy=p, initial={"x": x[:2]}, **work) for p in policies.values())
+    assert pair.gradients["x"].relative == pytest.approx(relative(a.initial["x"], b.initial["x"]), rel=1e-12)
+    assert pair.gradients["k"].relative == pytest.approx(relative(a.params["k"], b.params["k"]), rel=1e-12)
+    assert pair.gradients["x"].counted == (3, 2) and pair.gradients["k"].zero == (0, 0)
+    said = [s.text for s in pair.sentences]
+    assert not [s for s in said if "is zero" in s]
+    assert "at a number that is not finite, first in instance 2 at step 1, and these have no gradient." in said[-1]
+    assert pair.why.endswith(f"off by at most {pair.gradients['k'].relative:.3g} of their size over 2 of 3 instances (`k`).")
+    assert not [unbacked(s) for s in pair.sentences if unbacked(s)]
+    with pytest.raises(ValueError, match="reference: 1 of 2 instances end with an error, are stopped or are left out"):
+        client.tune(squared, initial={"x": x}, bound=0.1, reference=policies["f16"], **work)
+
+
+def test_an_instance_that_is_left_out_of_a_gradient_is_in_no_difference_of_it(client):
+    x = np.array([0.3, 0.7, 300.0])  # 300^2 is beyond f16
+    work = dict(steps=1, params={"k": 0.1}, objective="grown")
+    policies = ["f64", "f16_unsafe"]
+    (pair,) = client.compare(grows_by_square, policies=policies, initial={"x": x}, reduction="finite_only", **work).pairs.values()
+    a, b = (client.gradient(grows_by_square, policy=p, initial={"x": x[:2]}, **work) for p in policies)
+    assert pair.gradients["x"].relative == pytest.approx(relative(a.initial["x"], b.initial["x"]), rel=1e-12)
+    assert pair.gradients["k"].relative == pytest.approx(relative(a.params["k"], b.params["k"]), rel=1e-12)
+    assert pair.gradients["k"].left_out == 1 and pair.left_out == 0 and 0 < pair.gradients["k"].relative < 0.01
+    said = [s.text for s in pair.sentences]
+    assert "f16_unsafe leaves out 1 of 3 instances, which are not finite." in said
+    assert len([s for s in said if s.endswith("of its size over 2 of 3 instances.")]) == 2
+    assert not [unbacked(s) for s in pair.sentences if unbacked(s)]
+
+
+def test_runs_without_an_instance_in_common_are_not_compared(client):
+    @sg.world
+    def sided(x: sg.State, side: sg.Config = 1.0, k: sg.Param = 1.0):
+        sg.halt("side", x * side > 0, error=True)
+        return 0.5 * k * x
+
+    @sided.objective
+    def end(x):
+        return x
+
+    work = dict(steps=2, initial={"x": [-1.0, 1.0, 2.0]}, params={"k": 1.0}, objective="end")
+    for split in (False, True):
+        result = client.compare(sided, policies=["f64"], configs=[{"side": -1.0}], split=split, **work)
+        (pair,) = result.pairs.values()
+        assert pair.why.startswith("f64 ends with an error (why_edges_test.py:")
+        said = [s.text for s in pair.sentences]
+        assert "No instance has a gradient in both f64 and f64 side=-1." in said
+        assert not [s for s in said if "is off" in s or "equals" in s or "are the same" in s or "due to" in s or "rounding" in s]
+        assert pair.value is None and np.isnan(pair.gradients["k"].largest) and result.html() and repr(result)
+
+
+def test_a_policy_under_which_an_error_ends_instances_does_not_hold(client):
+    work = dict(bound=1e-3, keep=0.0, roles=["dynamics", "termination", "event"], sites=[], formats=["f64", "f32"], **FALL)
+    x = np.array([0.1, 0.05, 0.06, 0.07] * 8)
+    tuned = client.tune(fall, initial={"x": x}, **work)
+    failed = [t for t in tuned.tried if t.ended]
+    assert failed and all(t.ended == 8 and not t.holds and not t.nonfinite and t.error < 1e-6 for t in failed)
+    assert tuned.table().count("fails: 8 end with an error") == len(failed) and tuned.confirmed
+    g = client.gradient(fall, initial={"x": x}, policy=tuned.policy, **FALL)
+    assert not g.halted
+    # Such an instance among those alone that confirm.
+    tuned = client.tune(fall, initial={"x": np.roll(x, 1)}, **work)
+    assert not tuned.confirmed and tuned.tried[-1].ended == 8 and tuned.tried[-1].error < 1e-6
+    assert tuned.why.endswith("; 8 end with an error.") and not unbacked(tuned.sentence)
+    with pytest.raises(ValueError, match="with f32 in every role 8 instances end with an error, and have no gradient"):
+        client.tune(fall, initial={"x": x}, **{**work, "formats": ["f32"]})
 
 
 @sg.world
@@ -303,7 +481,8 @@ def test_instances_that_a_policy_stops_are_told_of_either_run(client):
     (stopped,) = [bad for bad in pair.other_result.health if bad.stopped]
     told = [s for s in pair.sentences if "stopped" in s.facts]
     assert [s.text for s in told] == [
-        f"{pair.other} stops in 1 of 3 instances at a number that is not finite, first in instance 2 at step {stopped.step}."
+        f"{pair.other} stops in 1 of 3 instances at a number that is not finite, first in instance 2 at step {stopped.step}, and these "
+        "have no gradient."
     ]
 
 

@@ -538,7 +538,8 @@ class Client:
           timeout: of all calls together, in seconds; None: the client's.
           arguments: others of `gradient` (of `rollout`, where gradient=False): initial, params, objective, ...
         Cost: one call, with inputs once (docs/why.md); two more for each variant but the reference with split=True, where
-          results have their paths; and for each pair that parts two to four runs of one instance up to the fork.
+          results have their paths; for each pair that parts two to four runs of one instance up to the fork; and one or two
+          where instances ended with an error, or were stopped, in one run alone.
         Errors: those of `gradient`, under the name of a variant; ValueError for variants that have one name, or cannot
           be split; Unimplemented (reason NO_PATH) for split=True where no path can be recorded.
         """

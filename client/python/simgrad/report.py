@@ -170,6 +170,7 @@ def comparison_dict(comparison: Comparison) -> dict[str, Any]:
             "gradients": {n: vars(d) for n, d in pair.gradients.items()},
             "split": None if pair.split is None else {n: vars(p) for n, p in pair.split.items()},
             "nonfinite": pair.nonfinite,
+            "left_out": pair.left_out,
             "newly_nonfinite": pair.newly_nonfinite and _newly_nonfinite(pair.newly_nonfinite),
         }
     plain: dict[str, Any] = _plain(fields)

@@ -12,13 +12,15 @@ from simgrad import errors
 from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient, Rollout
 from simgrad.why import printed
+from simgrad.why.both import gradients_in_both, value_of
 from simgrad.why.difference import (
     Difference,
     GradientDifference,
     NewlyNonfinite,
     difference,
+    difference_among,
     differences,
-    gradient_differences,
+    ended,
     newly_nonfinite_of,
     nonfinite_instances,
 )
@@ -43,13 +45,15 @@ class Pair:
       reference, other: their names. reference_result, other_result: their answers.
       forks: where paths part; None where the two have no common structure of paths (another number of steps).
       states, trajectories: Difference by name, of what both have in one shape.
-      value: (reference, other) of the objective, or None without one.
-      values: Difference of the values of instances, or None.
+      value: (reference, other) of the objective, summed over the instances that have a value in both; None without one.
+      values: Difference of the values of these instances, or None.
       gradients: GradientDifference by input; empty for rollouts.
       split: Parts by input, with split=True; else None.
       sentences: the above in words, the most important first.
       nonfinite: instances with a state, a value or a gradient of the reference that is not finite.
       newly_nonfinite: NewlyNonfinite: the instances that are not finite in the other run alone.
+      left_out: instances that ended with an error, or that the policy stopped, in one of the two: they have no value and
+        no gradient there, and are in no difference of either.
     """
 
     reference: str
@@ -66,6 +70,7 @@ class Pair:
     sentences: list[Sentence]
     nonfinite: int = 0
     newly_nonfinite: NewlyNonfinite | None = None
+    left_out: int = 0
 
     @property
     def why(self) -> str:
@@ -187,7 +192,7 @@ def compare(
             if reference.steps == other.steps:
                 forks = forks_of(work, reference, other, runs, differs)
             parts = _split(work, reference, other, runs, forks, recorder) if divide else None
-            pair = pair_of(work, reference.name, other.name, runs, forks, parts)
+            pair = pair_of(work, reference, other, runs, forks, parts)
             by_path = partial(decided_alike, work, reference, other, runs)
             pair.sentences = sentences(pair) if differs is None else sentences(pair, by_path)
             pairs[other.name] = pair
@@ -219,31 +224,35 @@ def _split(
 
 def pair_of(
     work: Work,
-    reference: str,
-    other: str,
+    reference: Variant,
+    other: Variant,
     runs: tuple[Rollout, Rollout],
     forks: Forks | None,
     split: dict[str, Parts] | None,
 ) -> Pair:
     """The differences of two runs, without sentences."""
     a, b = runs
-    value = None if a.value is None or b.value is None else (a.value, b.value)
-    values = differences({"": a.values}, {"": b.values}) if a.values is not None and b.values is not None else {}
+    left_out = ended(a) | ended(b)
+    mine, theirs = (value_of(work, run, left_out) for run in runs)
+    values = None
+    if a.values is not None and b.values is not None:
+        values = difference_among(a.values, b.values, left_out)
     return Pair(
-        reference,
-        other,
+        reference.name,
+        other.name,
         a,
         b,
         forks,
         states=differences(a.state, b.state),
         trajectories=differences(a.trajectory, b.trajectory),
-        value=value,
-        values=values.get(""),
-        gradients=gradient_differences(a, b)
+        value=None if mine is None or theirs is None else (mine, theirs),
+        values=values,
+        gradients=gradients_in_both(work, (reference, other), (a, b))
         if isinstance(a, Gradient) and isinstance(b, Gradient)
         else {},
         split=split,
         sentences=[],
         nonfinite=int(np.count_nonzero(nonfinite_instances(a, work.own))),
         newly_nonfinite=newly_nonfinite_of(a, b, work.ids),
+        left_out=int(np.count_nonzero(left_out)),
     )

@@ -40,10 +40,14 @@ class GradientDifference(Difference):
 
     Attributes:
       connected: instances in which the input received a cotangent.
-      counted: instances that count (Gradient.counted).
+      counted: instances that have a gradient.
       zero: of these, instances whose gradient is 0 in every element.
       gated_by: the site that gated a disconnected input; "" where none did.
       finite: whether every number of the gradient is finite.
+
+    and `left_out`: instances that have no gradient in one of the two. They are in none of the numbers of the
+    difference, nor are they in the sums of inputs that instances share; where none is left, `largest` and `relative`
+    are NaN.
     """
 
     connected: tuple[int, int]
@@ -51,6 +55,7 @@ class GradientDifference(Difference):
     zero: tuple[int, int]
     gated_by: tuple[str, str]
     finite: tuple[bool, bool]
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,20 +132,74 @@ def gradients_by_name(result: Gradient) -> dict[str, np.ndarray]:
     return found
 
 
-def gradient_differences(reference: Gradient, other: Gradient) -> dict[str, GradientDifference]:
-    """The differences of gradients, under the names that gradients_by_name gives."""
-    a, b = gradients_by_name(reference), gradients_by_name(other)
-    found = {}
-    for name, plain in differences(a, b).items():
+def ended(result: Rollout) -> np.ndarray:
+    """[N] bool: whether an instance ended with an error, or the policy stopped it: it has no value and no gradient, and
+    the answer has zeros in their place."""
+    told = np.zeros(result.instances, bool)
+    told[[halted.instance for halted in result.halted if halted.error]] = True
+    return np.asarray(told | _stopped(result))
+
+
+def without_gradient(result: Rollout) -> np.ndarray:
+    """[N] bool: whether an instance has no gradient: it ended so, or was left out as it is not finite."""
+    return np.asarray(ended(result) | ~result.ok) if getattr(result, "left_out", 0) else ended(result)
+
+
+def _stopped(result: Rollout) -> np.ndarray:
+    told = np.zeros(result.instances, bool)
+    told[[bad.instance for bad in result.health if bad.stopped and bad.phase != "adjoint"]] = True
+    return told
+
+
+def difference_among(reference: np.ndarray, other: np.ndarray, left_out: np.ndarray) -> Difference:
+    """As `difference`, of arrays with a row for each instance, without those of `left_out` ([N] bool)."""
+    return _placed(difference(reference[~left_out], other[~left_out]), left_out, True)
+
+
+def _placed(off: Difference, left_out: np.ndarray, has_rows: bool) -> Difference:
+    """A difference of arrays without the rows of `left_out`, with its place among all rows; unknown where all are left
+    out."""
+    if left_out.all():
+        return Difference(float("nan"), float("nan"), ())
+    at = (int(np.flatnonzero(~left_out)[off.at[0]]), *off.at[1:]) if off.at and has_rows else off.at
+    return Difference(off.largest, off.relative, at)
+
+
+def named_rows(result: Gradient, own: Mapping[str, Container[str]]) -> dict[str, bool]:
+    """By the names of gradients_by_name, whether a gradient has a row for each instance. `own`: as Work.own."""
+    rows = [name in own[group] for group in _WORDS for name in getattr(result, group)]
+    return dict(zip(gradients_by_name(result), rows))
+
+
+def gradient_differences(
+    reference: Gradient,
+    other: Gradient,
+    own: Mapping[str, Container[str]],
+    among: tuple[Gradient, Gradient] | None = None,
+) -> dict[str, GradientDifference]:
+    """The differences of gradients, under the names that gradients_by_name gives.
+
+    Args: own: as Work.own. among: the two answers, or in the place of each the one of the instances alone that have a
+      gradient in both; None: the two answers.
+    """
+    left_out = without_gradient(reference) | without_gradient(other)
+    rows, found = named_rows(reference, own), {}
+    a, b = ({n: x for n, x in gradients_by_name(run).items() if n in rows} for run in among or (reference, other))
+    for of, run in zip((a, b), among or (reference, other)):
+        if left_out.any() and run.instances == len(left_out):
+            of.update({name: x[~left_out] for name, x in of.items() if rows[name]})
+    for name, off in differences(a, b).items():
+        plain = _placed(off, left_out, rows[name])
         found[name] = GradientDifference(
             plain.largest,
             plain.relative,
             plain.at,
             connected=(reference.connected[name], other.connected[name]),
-            counted=(reference.counted, other.counted),
+            counted=(_having(reference), _having(other)),
             zero=(zeros(reference, name), zeros(other, name)),
             gated_by=(reference.gated_by[name], other.gated_by[name]),
             finite=(bool(np.isfinite(a[name]).all()), bool(np.isfinite(b[name]).all())),
+            left_out=int(np.count_nonzero(left_out)),
         )
     return found
 
@@ -170,8 +229,7 @@ def newly_nonfinite(reference: Rollout, other: Rollout) -> np.ndarray:
 def newly_nonfinite_of(reference: Rollout, other: Rollout, ids: np.ndarray) -> NewlyNonfinite:
     """The instances that are not finite in the other run alone. `ids`: [N], of the instances."""
     told = newly_nonfinite(reference, other)
-    for result in (reference, other):
-        told[[bad.instance for bad in result.health if bad.stopped and bad.phase != "adjoint"]] = False
+    told &= ~(_stopped(reference) | _stopped(other))
     found = [bad for bad in other.health if told[bad.instance]]
     first = min(found, key=_order, default=None)
     births = {} if first is None else {(c.instance_id, c.phase, c.step): c for c in other.certificates}
@@ -198,5 +256,10 @@ def _nonfinite(instances: int, arrays: Sequence[tuple[np.ndarray | None, bool]])
 
 
 def zeros(result: Gradient, name: str) -> int:
-    """Instances that count and whose gradient of an input is 0 in every element."""
-    return round(result.zero_share[name] * result.counted)
+    """Instances that have a gradient of an input which is 0 in every element. An answer counts those that the policy
+    stopped among its zeros."""
+    return round(result.zero_share[name] * result.counted) - (result.counted - _having(result))
+
+
+def _having(result: Gradient) -> int:
+    return int(np.count_nonzero(~without_gradient(result)))

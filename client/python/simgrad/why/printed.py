@@ -9,6 +9,7 @@ import numpy as np
 
 from simgrad.diagnostics import REASONS, TerminationTrace
 from simgrad.why.difference import Difference, difference
+from simgrad.why.sentence import among
 from simgrad.why.table import aligned
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def arrays_of(pair: Pair) -> Differing:
         mine, theirs = pair.value
         off = difference(np.asarray(mine), np.asarray(theirs))
         if off.largest != 0:
-            found.append((float("inf"), _row("value", off, "", f"{mine:.9g}", f"{theirs:.9g}")))
+            what = "value" + among(pair.left_out, pair.other_result.instances)
+            found.append((float("inf"), _row(what, off, "", f"{mine:.9g}", f"{theirs:.9g}")))
     for name, array in named.items():
         if array.largest != 0:
             found.append((array.rank, _row(name, array, f"{list(array.at)}" if array.at else "")))

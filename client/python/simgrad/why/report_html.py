@@ -9,7 +9,7 @@ import numpy as np
 
 from simgrad.why import svg
 from simgrad.why.fork import traces_of
-from simgrad.why.sentence import counted, ulps
+from simgrad.why.sentence import among, counted, ulps
 
 if TYPE_CHECKING:
     from simgrad.why.compare import Comparison, Pair
@@ -219,7 +219,8 @@ def _arrays(pair: Pair) -> str:
     rows = [[f"state {n}", f"{d.largest:.4g}", f"{d.relative:.4g}", ""] for n, d in pair.states.items()]
     rows += [[f"trajectory {n}", f"{d.largest:.4g}", f"{d.relative:.4g}", ""] for n, d in pair.trajectories.items()]
     if pair.value is not None:
-        rows.append(["value", f"{abs(pair.value[1] - pair.value[0]):.4g}", "", ""])
+        what = "value" + among(pair.left_out, pair.other_result.instances)
+        rows.append([what, f"{abs(pair.value[1] - pair.value[0]):.4g}", "", ""])
     for name, g in pair.gradients.items():
         told = f"zero in {g.zero[0]} and {g.zero[1]} instances, connected in {g.connected[0]} and {g.connected[1]}"
         gates = f"; gated by {g.gated_by[1]}" if g.gated_by[1] else ""

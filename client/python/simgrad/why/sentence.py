@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Union
 
 import numpy as np
 
+from simgrad.why.difference import without_gradient
+
 if TYPE_CHECKING:
     from simgrad.why.compare import Pair
     from simgrad.why.difference import GradientDifference
@@ -70,6 +72,11 @@ def counted(number: int, noun: str) -> str:
 
 def _count(number: int, of: int) -> str:
     return f"{number} of {counted(of, 'instance')}"
+
+
+def among(left_out: int, instances: int) -> str:
+    """The words for the instances of a difference, where some are left out: " over 2 of 3 instances"."""
+    return f" over {_count(instances - left_out, instances)}" if left_out else ""
 
 
 def cause(fork: Fork, reference: str, whose: str = "") -> tuple[str, dict[str, Any]]:
@@ -169,9 +176,9 @@ def _of_ended(pair: Pair) -> list[Sentence]:
     """Says in how many instances a run ended with an error, in how many the policy stopped it, and how many were
     left out: none of these has a gradient to compare, and a stopped one keeps its last state."""
     said = []
+    none = ", and these have no gradient" if pair.gradients else ""
     for name, result in ((pair.reference, pair.reference_result), (pair.other, pair.other_result)):
         ended = [h for h in result.halted if h.error]
-        none = ", and these have no gradient" if pair.gradients else ""
         if ended:
             lines = sorted({h.line for h in ended if h.line})
             at = f" ({', '.join(lines)})" if lines else ""
@@ -183,7 +190,7 @@ def _of_ended(pair: Pair) -> list[Sentence]:
             first = min(stopped, key=lambda bad: (bad.step, bad.instance))
             text = (
                 f"{name} stops in {_count(len(stopped), result.instances)} at a number that is not finite, first in "
-                f"instance {first.instance} at step {first.step}."
+                f"instance {first.instance} at step {first.step}{none}."
             )
             facts = {"stopped": len(stopped), "missing": len(stopped), "of": result.instances}
             facts |= {"step": first.step, "instance": first.instance}
@@ -191,7 +198,18 @@ def _of_ended(pair: Pair) -> list[Sentence]:
         if left_out := getattr(result, "left_out", 0):
             text = f"{name} leaves out {_count(left_out, result.instances)}, which are not finite."
             said.append(_sentence(pair, text, {"left_out": left_out, "missing": left_out, "of": result.instances}))
+    all_left_out = [off for off in pair.gradients.values() if off.left_out == pair.other_result.instances]
+    if all_left_out and all(all_left_out[0].counted):
+        text = f"No instance has a gradient in both {pair.reference} and {pair.other}."
+        said.append(_sentence(pair, text, {"missing": all_left_out[0].left_out, "of": pair.other_result.instances}))
     return said
+
+
+def _among(pair: Pair, left_out: int) -> tuple[str, dict[str, Any]]:
+    """The words for the instances that have a gradient in both runs, where these are not all, and their facts."""
+    number = pair.other_result.instances
+    facts = {"compared": number - left_out, "left_out": left_out, "of": number} if left_out else {}
+    return among(left_out, number), facts
 
 
 def _of_zero_gradients(pair: Pair, alike: Alike) -> list[Sentence]:
@@ -284,17 +302,18 @@ def _of_paths(pair: Pair) -> list[Sentence]:
     facts: dict[str, Any] = {"parted": pair.forks.count, "of": number}
     if not pair.forks.count:
         text = f"{pair.other} takes the path of {pair.reference} in {_count(number, number)}"
-        both = {name: off for name, off in pair.gradients.items() if all(off.counted)}
+        both = {name: off for name, off in pair.gradients.items() if off.left_out < number}
         worst = max(both.items(), key=lambda entry: entry[1].rank, default=None)
         if worst is not None:
             name, off = worst
-            facts |= {"input": name, "relative": off.relative, "largest": off.largest}
+            over, more = _among(pair, off.left_out)
+            facts |= {"input": name, "relative": off.relative, "largest": off.largest, **more}
             if off.largest == 0:
-                text += ", and its gradients are the same"
+                text += f", and its gradients are the same{over}"
             elif np.isfinite(off.relative):
-                text += f", and its gradients are off by at most {off.relative:.3g} of their size (`{name}`)"
+                text += f", and its gradients are off by at most {off.relative:.3g} of their size{over} (`{name}`)"
             else:
-                text += f", and the gradient of `{name}` {_beyond(pair, off)}"
+                text += f", and the gradient of `{name}` {_beyond(pair, off)}{over}"
         return [_sentence(pair, text + ".", facts)]
     text = f"{pair.other} leaves the path of {pair.reference} in {_count(pair.forks.count, number)}"
     if pair.forks.first is not None:
@@ -323,14 +342,16 @@ def _of_gradients(pair: Pair) -> list[Sentence]:
     for name, off in pair.gradients.items():
         if off.counted[0] and off.zero[1] > off.zero[0] and off.zero[1] == pair.other_result.instances:
             continue  # that it is zero has been said
-        if not off.counted[0] or not off.counted[1]:
-            continue  # that one of the two has none has been said
-        text = f"The gradient of `{name}` in {pair.other} is off that in {pair.reference} by {off.relative:.3g} of its size."
+        if off.left_out == pair.other_result.instances:
+            continue  # that none has one in both has been said
+        over, more = _among(pair, off.left_out)
+        text = f"The gradient of `{name}` in {pair.other} is off that in {pair.reference} by {off.relative:.3g} of its size"
         if off.largest == 0:
-            text = f"The gradient of `{name}` in {pair.other} equals that in {pair.reference}."
+            text = f"The gradient of `{name}` in {pair.other} equals that in {pair.reference}"
         elif not np.isfinite(off.relative):
-            text = f"The gradient of `{name}` {_beyond(pair, off)}."
-        said.append(_sentence(pair, text, {"input": name, "relative": off.relative, "largest": off.largest}))
+            text = f"The gradient of `{name}` {_beyond(pair, off)}"
+        facts = {"input": name, "relative": off.relative, "largest": off.largest, **more}
+        said.append(_sentence(pair, f"{text}{over}.", facts))
     return said
 
 
@@ -351,25 +372,30 @@ def _sentence(pair: Pair, text: str, facts: dict[str, Any]) -> Sentence:
 def _of_parts(pair: Pair) -> list[Sentence]:
     said = []
     forks = pair.forks
-    stops = 0 if forks is None or forks.unrecorded is None else int(np.count_nonzero(forks.unrecorded))
+    unrecorded = np.zeros(0, bool) if forks is None or forks.unrecorded is None else forks.unrecorded
     for name, parts in (pair.split or {}).items():
+        if parts.left_out and unrecorded.size:
+            unrecorded = unrecorded & ~(without_gradient(pair.reference_result) | without_gradient(pair.other_result))
+        stops = int(np.count_nonzero(unrecorded))
         differs = np.nan_to_num(np.where(np.isnan(parts.path), 0.0, parts.whole)).any()
         if not differs and not parts.undefined:
             continue  # that the two are equal has been said
         share = parts.share_of_path
-        size = parts.whole.size
+        size = parts.elements
         lost = parts.undefined - parts.nonfinite
+        over, more = _among(pair, parts.left_out)
         facts = {"input": name, "share_of_path": share, "nonfinite": parts.nonfinite, "undefined": lost, "elements": size}
-        text = f"Of the error of the gradient of `{name}`, {share:.1%} is due to the path, and the rest to rounding"
+        facts |= more
+        text = f"Of the error of the gradient of `{name}`{over}, {share:.1%} is due to the path, and the rest to rounding"
         if not differs:
-            text = f"The gradient of `{name}` has no error that can be divided"
+            text = f"The gradient of `{name}`{over} has no error that can be divided"
         elif not np.nan_to_num(parts.path).any():
-            text = f"The error of the gradient of `{name}` is rounding alone"
+            text = f"The error of the gradient of `{name}`{over} is rounding alone"
             if stops and not parts.undefined:
                 text += f"; the tests that part in {_count(stops, pair.other_result.instances)} steer no number"
                 facts |= {"stops": stops, "of": pair.other_result.instances}
         elif not np.nan_to_num(parts.rounding).any():
-            text = f"The error of the gradient of `{name}` is due to the path alone"
+            text = f"The error of the gradient of `{name}`{over} is due to the path alone"
         if parts.nonfinite:
             text += f"; {parts.nonfinite} of {size} elements are not finite in {pair.other} or in {pair.reference}"
         if lost:

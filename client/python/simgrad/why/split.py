@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simgrad.results import Gradient
-from simgrad.why.difference import gradients_by_name
+from simgrad.why.difference import gradients_by_name, without_gradient
 from simgrad.why.fork import Forks
 from simgrad.why.work import Variant, Work
 
@@ -32,6 +32,8 @@ class Parts:
         sums in f64. interaction: see above.
       undefined: elements that are not finite in one of the four gradients; their parts are NaN. nonfinite: of
         these, those that are not finite in one of the two plain ones, g(P, p_P) and g(R, p_R).
+      left_out: instances that have no gradient in one of the two plain runs; their parts are NaN, and `undefined` does
+        not count them.
     """
 
     whole: np.ndarray
@@ -40,6 +42,7 @@ class Parts:
     interaction: np.ndarray
     undefined: int
     nonfinite: int
+    left_out: int = 0
 
     @property
     def share_of_path(self) -> float:
@@ -50,8 +53,14 @@ class Parts:
     @property
     def is_rounding_alone(self) -> bool:
         """Whether there is an error, and either arithmetic gives the same numbers along both paths."""
-        same = not self.undefined and not self.path.any() and not self.interaction.any()
+        same = not self.undefined and not self.left_out and not self.path.any() and not self.interaction.any()
         return same and bool(self.rounding.any())
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of the gradient, without those of instances that are left out."""
+        instances = len(self.whole) if self.left_out else 1
+        return self.whole.size // instances * (instances - self.left_out)
 
     @property
     def size_of_path(self) -> float:
@@ -78,9 +87,20 @@ def split(
         work.calls.expect(2 * (reference.steps + other.steps))
         a_along_b = work.gradient(reference, diagnostics="off", path=b.path)
         b_along_a = work.gradient(other, diagnostics="off", path=a.path)
-    four = [gradients_by_name(run) for run in (a, a_along_b, b_along_a, b)]
-    both = [name for name in four[0] if name in four[2]]  # a world may send what another has a number for
-    return {name: parts_of(*(g[name] for g in four)) for name in both}
+    left_out = without_gradient(a) | without_gradient(b)
+    rr, rp, pr, pp = (_gradients(run) for run in (a, a_along_b, b_along_a, b))
+    both = [name for name in rr if name in pr]  # a world may send what another has a number for
+    return {name: parts_of(rr[name], rp[name], pr[name], pp[name], left_out) for name in both}
+
+
+def _gradients(run: Gradient) -> dict[str, np.ndarray]:
+    """The gradients of each instance, NaN where it has none."""
+    found, without = gradients_by_name(run), without_gradient(run)
+    if without.any():
+        found = {name: np.array(g, np.float64) for name, g in found.items()}
+        for g in found.values():
+            g[without] = np.nan
+    return found
 
 
 def parts_of(
@@ -88,8 +108,10 @@ def parts_of(
     reference_along_other: np.ndarray,
     other_along_reference: np.ndarray,
     other: np.ndarray,
+    left_out: np.ndarray | None = None,
 ) -> Parts:
-    """The parts, from g(R, p_R), g(R, p_P), g(P, p_R) and g(P, p_P)."""
+    """The parts, from g(R, p_R), g(R, p_P), g(P, p_R) and g(P, p_P), with a row for each instance. `left_out`: [N]
+    bool, instances without a gradient in the first or the last; None: there are none."""
     rr, rp, pr, pp = (
         np.asarray(g, np.float64)
         for g in (reference, reference_along_other, other_along_reference, other)
@@ -104,8 +126,11 @@ def parts_of(
     def masked(part: np.ndarray) -> np.ndarray:
         return np.where(defined, part, np.nan)
 
-    undefined, nonfinite = (int(np.count_nonzero(~x)) for x in (defined, plain))
-    return Parts(masked(whole), masked(rounding), masked(path), masked(interaction), undefined, nonfinite)
+    left_out = np.zeros(len(rr), bool) if left_out is None else left_out
+    defined[left_out] = False
+    undefined, nonfinite = (int(np.count_nonzero(~x[~left_out])) for x in (defined, plain))
+    missing = int(np.count_nonzero(left_out))
+    return Parts(masked(whole), masked(rounding), masked(path), masked(interaction), undefined, nonfinite, missing)
 
 
 def _norm(part: np.ndarray) -> float:

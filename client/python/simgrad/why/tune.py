@@ -23,7 +23,8 @@ from simgrad.progress import ProgressCallback
 from simgrad.request import names_of
 from simgrad.results import Gradient
 from simgrad.v1 import program_pb2
-from simgrad.why.difference import gradient_differences, newly_nonfinite, nonfinite_instances
+from simgrad.why.both import gradients_in_both
+from simgrad.why.difference import newly_nonfinite, nonfinite_instances, without_gradient
 from simgrad.why.sentence import Sentence
 from simgrad.why.table import aligned
 from simgrad.why.variants import ROLES, policy_of
@@ -62,11 +63,12 @@ class Trial:
       knob, format: what was lowered, and to what; None and "" for the first and the last row.
       formats: of every knob. cost: bits, by weight.
       kept: share of instances that keep the reference's path signature. error: of the gradient, the largest relative
-        difference over the inputs.
-      holds: whether both are within their bounds, and no instance is not finite where the reference's is. refused: why
-        the server did not run it, or "".
+        difference over the inputs, over the instances that have one; inf where none has.
+      holds: whether both are within their bounds, no instance is not finite where the reference's is, and none ends with
+        an error. refused: why the server did not run it, or "".
       sample: "search" or "confirmation".
       nonfinite: instances that are not finite (not ok, or with such a state or value) where the reference's are.
+      ended: other instances that end with an error, and have no gradient.
     """
 
     knob: Knob | None
@@ -79,6 +81,7 @@ class Trial:
     refused: str
     sample: str
     nonfinite: int = 0
+    ended: int = 0
 
 
 @dataclass(repr=False)
@@ -129,6 +132,7 @@ class Tuned:
             "kept": last.kept,
             "error": last.error,
             "nonfinite": last.nonfinite,
+            "ended": last.ended,
         }
         left_out = ""
         if self.guards or self.unsigned:
@@ -141,6 +145,7 @@ class Tuned:
             left_out = f", which leaves out {' and '.join(counted)}" + (f" ({at})" if at else "")
             facts |= {"guards": guards, "unsigned": unsigned, "lines": at}
         bad = f"; {last.nonfinite} are not finite where the reference is" if last.nonfinite else ""
+        bad += f"; {last.ended} {_end(last.ended)} with an error" if last.ended else ""
         return Sentence(
             f"{self.cost:g} instead of {self.cost_before:g} bits; on {others} other {'instance' if others == 1 else 'instances'} the policy {holds}: "
             f"{last.kept:.1%} keep their path signature{left_out}, and gradients are off by {last.error:.3g}{bad}.",
@@ -155,6 +160,8 @@ class Tuned:
             said = f"refused: {t.refused}" if t.refused else ("holds" if t.holds else "fails")
             if t.nonfinite:
                 said += f": {t.nonfinite} not finite where the reference is"
+            if t.ended:
+                said += f"{',' if t.nonfinite else ':'} {t.ended} {_end(t.ended)} with an error"
             figures = ["", ""] if t.refused else [f"{t.kept:.1%}", f"{t.error:.3g}"]
             rows.append([what, f"{t.cost:g}", *figures, said])
         return aligned(rows)
@@ -199,7 +206,7 @@ class _Search:
     def _run(self, formats: Formats, knob: Knob | None, format: str) -> Trial:
         variant = replace(self.variant, policy=self.policy(formats))
         self.work.calls.expect(2 * variant.steps)
-        kept, error, refused, bad = 0.0, float("inf"), "", 0
+        kept, error, refused, bad, ended = 0.0, float("inf"), "", 0, 0
         try:
             result = self.work.gradient(variant, diagnostics="off")
         except errors.InvalidArgument as problem:
@@ -207,12 +214,13 @@ class _Search:
         else:
             same = result.path_signatures == self.reference.path_signatures
             kept = float(np.mean(same))
-            differences = gradient_differences(self.reference, result).values()
+            differences = gradients_in_both(self.work, (self.variant, variant), (self.reference, result)).values()
             error = max((d.rank for d in differences), default=0.0)
-            bad = int(np.count_nonzero(newly_nonfinite(self.reference, result)))
-        holds = not refused and kept >= self.keep and error <= self.bound and not bad
+            new = newly_nonfinite(self.reference, result)
+            bad, ended = (int(np.count_nonzero(told)) for told in (new, without_gradient(result) & ~new))
+        holds = not refused and kept >= self.keep and error <= self.bound and not bad and not ended
         return Trial(
-            knob, format, formats, self.cost(formats), kept, error, holds, refused, self.sample, bad
+            knob, format, formats, self.cost(formats), kept, error, holds, refused, self.sample, bad, ended
         )
 
 
@@ -260,10 +268,10 @@ def tune(
                     f"reference: {bad} of {number} instances have states, values or gradients that are not finite: "
                     "there is nothing to keep" + ("; leave them out" if bad < number else "")
                 )
-            if truth.counted < number:
+            if none := np.count_nonzero(without_gradient(truth)):
                 raise ValueError(
-                    f"reference: {number - truth.counted} of {number} instances end with an error or are left out, and have "
-                    "no gradient to keep" + ("; leave them out" if truth.counted else "")
+                    f"reference: {none} of {number} instances end with an error, are stopped or are left out, and have "
+                    "no gradient to keep" + ("; leave them out" if none < number else "")
                 )
             searches[name] = _Search(
                 sample, variant, truth, knobs, weighed, keep, bound, name, tried, {}
@@ -333,10 +341,19 @@ def _no_start(format: str, trial: Trial) -> str:
             f"formats: with {format} in every role {trial.nonfinite} instances are not finite where the reference's are: "
             "begin with a wider format"
         )
+    if trial.ended:
+        return (
+            f"formats: with {format} in every role {trial.ended} instances end with an error, and have no gradient: "
+            "begin with a wider format"
+        )
     return (
         f"formats: with {format} in every role {trial.kept:.1%} of the instances keep the reference's path signature, and "
         f"gradients are off by {trial.error:.3g}: begin with a wider format, or loosen keep or bound"
     )
+
+
+def _end(number: int) -> str:
+    return "ends" if number == 1 else "end"
 
 
 def knobs_of(
