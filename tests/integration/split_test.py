@@ -257,6 +257,29 @@ def test_a_test_that_only_stops_a_loop_leaves_the_error_to_rounding(client):
     assert not unbacked(said)
 
 
+def test_tests_of_instances_that_are_left_out_are_not_told_to_steer_nothing(client):
+    """z is beyond bf16 in step 1."""
+
+    @sg.world
+    def halves(x: sg.State, z: sg.State, k: sg.Param = 0.5):
+        y, _ = sg.while_loop(
+            lambda y, n: (y * 0.5, n + 1), (x, 0), until=lambda y, n: (y < 0.3) | (y * k < 0.15), max_iter=3, site="halve"
+        )
+        return {"x": y * k, "z": z * 10.0}
+
+    @halves.objective
+    def end(x):
+        return x
+
+    work = dict(steps=2, initial={"x": np.array([2.3999, 2.3999, 1.1]), "z": [1.0, 1e37, 1.0]}, params={"k": 0.5}, objective="end")
+    policies = {"f64": "f64", "bf16": sg.Policy("bf16_unsafe").nonfinite("stop")}
+    pair = client.compare(halves, **work, policies=policies, split=True).pairs["bf16"]
+    assert pair.forks.unrecorded.tolist() == [True, True, False] and pair.split["k"].left_out == 1
+    text = "The error of the gradient of `k` over 2 of 3 instances is rounding alone; the tests that part in 1 of 3 instances steer no number."
+    [said] = [s for s in pair.sentences if s.text == text]
+    assert not unbacked(said)
+
+
 @sg.world
 def aside(x: sg.State, y: sg.State, k: sg.Param = 0.5):
     """The test decides nothing of x, whose gradient, 1e-8 k^2, is lost in bf16."""

@@ -624,8 +624,8 @@ class Client:
 
         A policy holds if a share of at least `keep` of the instances has the path signature of the reference
         (loops and named tests decide the same), no input's gradient is off by more than `bound`, as
-        |g - g_ref| / |g_ref| over all elements, and every instance is finite (`ok`, with finite last states and
-        values) where that of the reference is. Guards do not count: comparisons with 0, a number up to 1e-5 or an
+        |g - g_ref| / |g_ref| over all elements, every instance is finite (`ok`, with finite last states and
+        values) where that of the reference is, and no error ends one. Guards do not count: comparisons with 0, a number up to 1e-5 or an
         infinity whose outcome only a `where` or a conversion to a real reads. Cost: the sum of weight * bits over
         roles and sites. The search (simgrad/why/tune.py) uses the instances of even index; those of odd index
         confirm what it found. The result is 1-minimal: no role and no site alone can have a format of fewer bits.
@@ -638,9 +638,10 @@ class Client:
           cost: by role or site; 1 where none is given.
           progress, timeout, arguments: as for `compare`.
         Cost: a gradient of half the instances for each policy tried: at least one for each role and site,
-          at most the number of formats times theirs for each pass.
-        Errors: those of `gradient`; ValueError where the first format fails already, or there is one
-          instance.
+          at most the number of formats times theirs for each pass; and one more where an error ends some of its
+          instances.
+        Errors: those of `gradient`; ValueError where the first format fails already, where the reference has no
+          finite gradient of an instance, or there is one instance.
         """
         return tune(
             self,
