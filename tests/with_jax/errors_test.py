@@ -287,13 +287,15 @@ def test_a_warning_about_a_line_of_a_package_has_the_users_line(theirs):
         simgrad.jax.world(step, state={"x": X})
 
 
-def test_a_checkpointed_loop_is_differentiated_without_a_warning(client):
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_a_checkpointed_loop_is_differentiated_without_a_warning(client, is_batched):
     eqx = pytest.importorskip("equinox")
 
     def step(state, params):
         goes_on = lambda c: jnp.sum(c[1]) > -0.5
         turn = lambda c: (c[0] + 1, jnp.sin(params * c[1]) - 0.1)
-        return {"x": eqx.internal.while_loop(goes_on, turn, (0, state["x"]), kind="checkpointed", max_steps=8)[1]}
+        looped = lambda x: eqx.internal.while_loop(goes_on, turn, (0, x), kind="checkpointed", max_steps=8)[1]
+        return {"x": (jax.vmap(looped) if is_batched else looped)(state["x"])}
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -106,9 +106,11 @@ def _is_of_jax(backward: Any) -> bool:
 
 
 def _is_checkpointed(called: Any) -> bool:
-    """Whether it is a checkpointed loop of Equinox, whose backward rule differentiates the turns that ran."""
+    """Whether it is a checkpointed loop of Equinox, whose backward rule differentiates the turns that ran; one that is
+    batched widens what it carries before."""
     equations = getattr(called, "jaxpr", called).eqns
-    return [e.primitive.name for e in equations] == ["while"] and line_of(equations[0]).path.endswith(_CHECKPOINTED)
+    loops = [e for e in equations if e.primitive.name == "while"]
+    return len(loops) == 1 and all(line_of(e).path.endswith(_CHECKPOINTED) for e in equations)
 
 
 @rule("custom_vjp_call", "custom_vjp_call_jaxpr")
