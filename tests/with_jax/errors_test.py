@@ -252,6 +252,9 @@ clipped.defvjp(lambda x: (x, None), lambda _, c: (jax.numpy.clip(c, -1, 1),))
 
 def doubled(x):
     return 2 * clipped(x)
+
+def admitted(x, code, error_if, messages):
+    return error_if(x, code != 0, code, messages)
 """
 
 
@@ -285,6 +288,49 @@ def test_a_warning_about_a_line_of_a_package_has_the_users_line(theirs):
 
     with pytest.warns(UserWarning, match=rf"theirs.py:\d+ \(asked for by {line(step, 1)}\): a custom_vjp has"):
         simgrad.jax.world(step, state={"x": X})
+
+
+def swapped(x):
+    return lax.fori_loop(0, 3, lambda k, c: (c[1], jnp.where(x > 2, 3, 0)), (0, 0))[0]
+
+
+def of_table(x):
+    return lax.dynamic_index_in_dim(jnp.array([0, 1, 3, 2]), jnp.where(x > 1, 2, 0), keepdims=False)
+
+
+# By code: what gives it of 2.5, and the messages that it may have.
+MESSAGES = ["", "is nothing", "is too large", "is too small", "is too large"]
+CODES = {
+    "chosen": (lambda x: jnp.where(x > 1, 2, 0), "is too large"),
+    "of a branch": (lambda x: lax.cond(x > 1, lambda y: jnp.where(y > 2, 4, 2), lambda y: 0, x), "is too large"),
+    "of a loop": (swapped, "is too small"),
+    "of a table": (of_table, "is too small"),
+    "from the end": (lambda x: jnp.where(x > 1, -2, 0), "is too small"),
+    "of two": (lambda x: jnp.where(x > 1, 3, jnp.where(x > 0.5, 1, 0)), "one of: (1) is nothing (2) is too small"),
+    "of a wrapped one": (lambda x: jnp.where(x > 1, 2**32 + 1, 2**32).astype("int32"), None),
+    "computed": (lambda x: jnp.floor(x).astype(int), None),
+}
+OF_ALL = "one of: (1) is nothing (2) is too large (3) is too small"
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_an_error_tells_the_messages_that_it_may_have_and_the_line_that_asks_for_it(client, theirs, name):
+    eqx = pytest.importorskip("equinox")
+    code, message = CODES[name]
+
+    def step(state):
+        x = state["x"]
+        return {"x": theirs.admitted(x, code(x), eqx.internal.branched_error_if, MESSAGES)}
+
+    with jax.enable_x64(True), pytest.raises(eqx.EquinoxRuntimeError) as raised:
+        eqx.filter_jit(step)({"x": jnp.asarray(2.5)})
+    [said] = {m for m in MESSAGES if m and m in str(raised.value).partition("Location")[0]}
+    world = simgrad.jax.world(step, state={"x": 0.0})
+    [halted] = client.rollout(world, steps=1, initial={"x": np.array([0.0, 2.5])}, policy="f64").halted
+    assert halted.instance == 1 and halted.error and said in halted.message
+    assert halted.message == (message or OF_ALL)
+    assert halted.line == f"theirs.py:24 (asked for by {line(step, 2)})"
+    assert f"{halted.line}: {halted.message}" in str(world.report())
 
 
 @pytest.mark.parametrize("is_batched", [False, True])

@@ -9,6 +9,7 @@ import numpy as np
 
 from simgrad.constants import element_of
 from simgrad.expression import Expression
+from simgrad.jax.errors import told
 from simgrad.jax.fold import ELEMENTWISE
 from simgrad.jax.kinks import has_kink, write_with_kink
 from simgrad.jax.literals import EXACT, write_literal
@@ -29,18 +30,19 @@ class JaxProgramBuilder(ProgramBuilder):
         super().__init__(name, level)
         self._traced = Line()
         self._test = ""
+        self._asked = ""
 
     @contextlib.contextmanager
-    def lowered_from(self, line: Line, test: str) -> Iterator[None]:
-        before = self._traced, self._test
-        self._traced, self._test = line, test
+    def lowered_from(self, line: Line, test: str, asked: str = "") -> Iterator[None]:
+        before = self._traced, self._test, self._asked
+        self._traced, self._test, self._asked = line, test, asked
         try:
             yield
         finally:
-            self._traced, self._test = before
+            self._traced, self._test, self._asked = before
 
     def _label(self) -> str:
-        return self._traced.text
+        return told(self._traced.text, self._asked)
 
     def _test_name(self, x: Expression) -> dict[str, str]:
         is_test = self.program.level and x.element == ELEMENT_TYPE_REAL

@@ -250,12 +250,13 @@ class Graph(Layout):
         finite = self.select(self.emit("is_finite", x), x, np.zeros(()))
         return self.arithmetic("sub", finite, self.emit("stop_gradient", finite))
 
-    def halt(self, condition: Value, line: Line, message: str) -> bool:
-        """Ends a run where a bool holds; False where none can stand: in a loop or a branch."""
+    def halt(self, condition: Value, line: Line, message: str, asked: str) -> bool:
+        """Ends a run where a bool holds; False where none can stand: in a loop or a branch. `asked` is the line outside of
+        installed packages that asks for it."""
         if self.scope is not self.root or not isinstance(condition, Node):
             return False
         if all(x.operands[0] is not condition for x in self.halts):
-            said = {"message": message}
+            said = {"message": message, "asked": asked}
             self.halts.append(Node("halt", [condition], said, (), BOOL, line, self.root))
         return True
 

@@ -138,10 +138,10 @@ class Lowering:
                 return line
         return self.graph.line
 
-    def asked(self) -> str:
-        """The line outside of installed packages that asks for what is being lowered; empty where its own line is one, or
-        none is known."""
-        if not self.graph.line.is_installed:
+    def asked(self, line: Line | None = None) -> str:
+        """The line outside of installed packages that asks for what is being lowered; empty where its own line, or the one
+        that is given, is one, or none is known."""
+        if not (line or self.graph.line).is_installed:
             return ""
         lines = (line_of(equation, outside=INSTALLED).text for equation in reversed(self._open))
         return next((line for line in lines if line), "")

@@ -9,6 +9,7 @@ from typing import Mapping, Sequence
 import jax
 import numpy as np
 
+from simgrad.jax.errors import told
 from simgrad.jax.lowering import ERROR_IF
 from simgrad.jax.node import Node
 from simgrad.jax.sites import Site
@@ -71,7 +72,7 @@ class Report:
             erased=dict(lowering.erased),
             dropped=dict(lowering.dropped),
             wide_integers={} if jax.dtypes.canonicalize_dtype(np.int64) == np.int64 else dict(lowering.wide),
-            halts={name: x.line.text for x, name in halts.items()},
+            halts={name: told(x.line.text, x.attributes["asked"]) for x, name in halts.items()},
             messages={name: x.attributes["message"] for x, name in halts.items()},
             format_constants=format_constants(found.live.nodes),
             notes=dict(found.lowered.graph.notes),

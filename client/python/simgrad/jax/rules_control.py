@@ -15,6 +15,7 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
+from simgrad.jax.alternatives import integers_of
 from simgrad.jax.graph import Graph
 from simgrad.jax.loop_counters import (
     BEYOND_TURNS,
@@ -422,7 +423,7 @@ def _cond(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     else:
         chosen = max(0, min(int(index), len(branches) - 1))
     if chosen is None:
-        chosen = _without_error(low, equation, index)
+        chosen = _without_error(low, equation, index, given)
     if chosen is not None:
         return low.jaxpr(branches[chosen], given)
     scopes, made = [], []
@@ -460,7 +461,7 @@ def _bool_of(index: Node) -> Node:
     return index.operands[0] if index.op == "convert" and index.operands[0].dtype == BOOL else index
 
 
-def _without_error(low: Lowering, equation: Any, index: Value) -> int | None:
+def _without_error(low: Lowering, equation: Any, index: Value, given: Operands) -> int | None:
     """The index of the branch of Equinox's error_if that goes on; the other one ends the run. None: no error_if."""
     graph, branches = low.graph, equation.params["branches"]
     if len(branches) != 2:
@@ -469,31 +470,51 @@ def _without_error(low: Lowering, equation: Any, index: Value) -> int | None:
     if raising.count(None) != 1:
         return None
     goes_on = raising.index(None)
+    [raised] = filter(None, raising)
     choice = _choice(graph, index, 2)
     if choice.dtype != BOOL:
         choice = graph.compare("ne", choice, np.zeros((), I32))
     line = low.line_outside("equinox")
     ends = choice if goes_on == 0 else graph.negated(choice)
-    if not graph.halt(ends, line, raising[1 - goes_on] or ""):
+    if not graph.halt(ends, line, _told(graph, raised, given), low.asked(line)):
         low.dropped[line.text] = ERROR_IF
     return goes_on
 
 
-def _raised(branch: Any) -> str | None:
-    """The messages of what Equinox's error_if raises in a branch, joined by "or"; None: it raises nothing."""
+class _Raised(NamedTuple):
+    """An error of Equinox's error_if in a branch: one of several messages, by an integer, and the place of that among what
+    the branch is given. None: it is not known."""
+
+    messages: Sequence[str]
+    place: int | None
+
+
+def _raised(branch: Any) -> _Raised | None:
+    """The error that Equinox's error_if raises in a branch; None: it raises nothing."""
     if "pure_callback" not in primitives_of(branch):
         return None
+    places = {id(v): place for place, v in enumerate(branch.jaxpr.invars)}
     for equation in branch.jaxpr.eqns:
         callback = equation.params.get("callback")
         inner = getattr(callback, "callback_func", callback)
         if getattr(inner, "__qualname__", "").startswith("_error.<locals>.raises"):
             given = inspect.getclosurevars(inner).nonlocals.get("msgs", ())
-            return " or ".join(map(str, given))
+            return _Raised(list(map(str, given)), places.get(id(equation.invars[0])))
         nested = equation.params.get("jaxpr")
         if nested is not None and hasattr(nested, "jaxpr"):
             raised = _raised(nested)
             if raised is not None:
-                return raised
+                of_nested = None if raised.place is None else equation.invars[raised.place]
+                return _Raised(raised.messages, places.get(id(of_nested)))
     return None
 
 
+def _told(graph: Graph, raised: _Raised, given: Operands) -> str:
+    """The message of an error; where there are several that it may be, all of them. An empty one says nothing."""
+    count = len(raised.messages)
+    chosen = None if raised.place is None else integers_of(graph, given[raised.place])
+    places = range(count) if chosen is None else sorted({k % count for k in chosen if -count <= k < count})
+    messages = list(dict.fromkeys(filter(None, (raised.messages[k] for k in places))))
+    if len(messages) <= 1:
+        return "".join(messages)
+    return "one of: " + " ".join(f"({k}) {m}" for k, m in enumerate(messages, start=1))

@@ -131,7 +131,7 @@ class WorldWriter:
         )
         emission.write(graph.root)
         for halt, name in self._halts.items():
-            with self.builder.lowered_from(halt.line, ""):
+            with self.builder.lowered_from(halt.line, "", halt.attributes["asked"]):
                 self.builder.halt(name, emission.value(halt.operands[0]), error=True)
         self.builder.next(**{n: emission.value(x) for n, x in found.following.items()})
         for name, x in found.exports.items():
