@@ -1031,6 +1031,9 @@ WRAPPING = {
     "i32 kept as u8": lambda x: lax.while_loop(
         lambda c: c[0] < 210, lambda c: ((c[0] + 100).astype(jnp.uint8).astype(jnp.int32), 0.99 * c[1]), (np.int32(3), x)
     )[1],
+    "u8 beside another": lambda x: lax.while_loop(
+        lambda c: (c[0] < 100) | (c[1] < 9), lambda c: (c[0] + np.uint8(60), c[1] + 1, 0.99 * c[2]), (np.uint8(0), 0, x)
+    )[2],
     "u8 of a batch": lambda x: jax.vmap(counting(lambda k: k < 210, np.uint8(3), np.uint8(100)))(jnp.stack([x, 2 * x]))[1],
 }
 

@@ -343,6 +343,42 @@ def test_a_loop_up_to_an_integer_of_a_known_range_has_its_end_as_cap(client, nam
     assert [op.max_iter for op in operations_of(world.program.step.ops) if op.code == "while"] == caps
 
 
+def while_either(goes_on):
+    """A loop of x and n while goes_on(k, j, x, n) holds, with k one more and j two less each turn."""
+
+    def looped(x, n):
+        return lax.while_loop(lambda c: goes_on(*c, n), lambda c: (c[0] + 1, c[1] - 2, 0.9 * c[2]), (0, 0, x))[2]
+
+    return looped
+
+
+EITHER = {
+    "at the first turn too": (while_either(lambda k, j, x, n: ((k < 7) & (x[0] > 1.0)) | (k == 0)), 7),
+    "at the first turn alone": (while_either(lambda k, j, x, n: ((k < 0) & (x[0] > 1.0)) | (k == 0)), 1),
+    "the later end": (while_either(lambda k, j, x, n: (k < 4) | (j > -10)), 5),
+    "not both": (while_either(lambda k, j, x, n: ~((k >= 6) & (k != 0))), 6),
+    "of three": (while_either(lambda k, j, x, n: (k < 3) | ((j > -4) | (k == 8))), 9),
+    "of a known range": (while_either(lambda k, j, x, n: (k < jnp.minimum(n + 2, 5)) | (k == 0)), 5),
+    "unlike a number that it meets last": (while_either(lambda k, j, x, n: (k != 12) | (k < 9)), 12),
+    "unlike a number that it meets before": (while_either(lambda k, j, x, n: ((k != 5) | (k < 9)) & (j > -40)), 20),
+    "a side without an end": (while_either(lambda k, j, x, n: ((k < 5) | (x[0] > 0.1)) & (k < 30)), 30),
+    "under vmap": (
+        lambda x, n: jax.vmap(lambda y, m: while_either(lambda k, j, y, n: ((k < n) & (y > 1)) | (k < 2))(y, m))(
+            x, jnp.asarray([3, 6, 0, 1])
+        ),
+        6,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EITHER)
+def test_a_loop_that_goes_on_by_one_of_several_tests_has_a_turn_where_all_fail_as_cap(client, name):
+    function, cap = EITHER[name]
+    step = lambda state: {"x": function(state["x"], state["n"]), "n": state["n"] + 1}
+    world, _ = compared(client, step, {"x": 3 + X, "n": jnp.asarray(0)}, 3, 1e-14)
+    assert [op.max_iter for op in operations_of(world.program.step.ops) if op.code == "while"] == [cap]
+
+
 def operations_of(ops):
     for op in ops:
         yield op

@@ -34,10 +34,12 @@ BEYOND_TURNS = 2**24  # turns that no loop has
 
 
 class Bound(NamedTuple):
-    """How often a loop turns at most, as one of its tests says; `is_exact`: as often as that."""
+    """How often a loop turns at most, as one of its tests says; `is_exact`: as often as that. Behind that many turns the test
+    fails, and were the loop to go on, it would fail up to turn `reach`."""
 
     turns: int
     is_exact: bool
+    reach: int
 
 
 class _Counts(NamedTuple):
@@ -75,18 +77,21 @@ def conjuncts(x: Node, held: bool = True, is_batched: bool = False) -> list[tupl
     return [(x, held)]
 
 
-_WHERE_TRUE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "ne": "ne"}
-_WHERE_FALSE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne"}
-_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
+_WHERE_TRUE = {code: code for code in ("lt", "le", "gt", "ge", "ne", "eq")}
+_WHERE_FALSE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne", "eq": "eq"}
 
 
 def bound_of(
     graph: Graph, leaf: tuple[Node, bool], tested: Scope, initial: Sequence[Value], body: Body, is_batched: bool
 ) -> Bound | None:
     """How often a loop may turn while a test holds that compares a counter with a number, or with an integer whose range
-    ends it soon. Of one that is batched, as often as the element that turns most. None: it is not known, as where the
-    counter wraps, or a conversion changes it."""
+    ends it soon, or one of several such tests. Of one that is batched, as often as the element that turns most. None: it is
+    not known, as where the counter wraps, or a conversion changes it."""
     test, held = leaf
+    if test.op == ("or" if held else "and"):
+        parts = [conjuncts(x, held, is_batched) for x in test.operands]
+        return _of_either([[bound_of(graph, x, tested, initial, body, is_batched) for x in side] for side in parts])
     code = (_WHERE_TRUE if held else _WHERE_FALSE).get(test.op)
     if code is None or len(test.operands) != 2 or test.operands[0].dtype.kind not in "iu":
         return None
@@ -103,6 +108,15 @@ def bound_of(
     return None
 
 
+def _of_either(sides: Sequence[Sequence[Bound | None]]) -> Bound | None:
+    """The bound of a loop that goes on while one of several sides holds, by the bounds of the parts of each: all sides must
+    fail at one turn. One that fails at its last turn alone, as a counter does that is unlike a number, may hold again."""
+    ends = [min(filter(None, side), key=lambda end: (end.turns, -end.reach), default=None) for side in sides]
+    known = [end for end in ends if end is not None]
+    turns, reach = max(end.turns for end in known) if known else 0, min((end.reach for end in known), default=0)
+    return Bound(turns, False, reach) if len(known) == len(sides) and turns <= reach else None
+
+
 def _is_carried(x: Node, tested: Scope) -> bool:
     """Whether it is what a loop carries, in its test."""
     return x.op == "argument" and x.attributes["kind"] == "carry" and x.attributes["of"] is tested
@@ -110,12 +124,18 @@ def _is_carried(x: Node, tested: Scope) -> bool:
 
 def _turns_between(graph: Graph, code: str, start: Value, limit: Value, counts: _Counts) -> Bound | None:
     """How often a counter turns from `start` while the comparison with the limit holds; None: it is not known."""
+    is_rising = counts.step > 0
+    if code == "eq":  # it is not equal where it has passed
+        found = _turns_between(graph, "le" if is_rising else "ge", start, limit, counts)
+        return found and found._replace(is_exact=False)
     if not isinstance(start, Node) and not isinstance(limit, Node):
         turns = [_turns(code, int(s), int(e), counts.step, counts.exact) for s, e in np.broadcast(start, limit)]
         ends = [n for n in turns if n is not None]
-        return Bound(max(ends, default=0), True) if len(ends) == len(turns) else None
+        if len(ends) < len(turns):
+            return None
+        reaches = ends if code == "ne" else [_reach(int(s), counts) for s in np.ravel(start)]
+        return Bound(max(ends, default=0), True, min(reaches, default=0))
     starts, limits = graph.ranges.of(start), graph.ranges.of(limit)
-    is_rising = counts.step > 0
     first, last = (starts.least, limits.most) if is_rising else (starts.most, limits.least)
     passed = last + counts.step - (0 if code in ("le", "ge") else 1 if is_rising else -1)
     if code == "ne" or not all(
@@ -123,7 +143,15 @@ def _turns_between(graph: Graph, code: str, start: Value, limit: Value, counts: 
     ):
         return None
     most = _turns(code, first, last, counts.step, counts.exact)
-    return None if most is None or most > BEYOND_TURNS else Bound(most, False)
+    if most is None or most > BEYOND_TURNS:
+        return None
+    return Bound(most, False, min(_reach(n, counts) for n in starts))
+
+
+def _reach(start: int, counts: _Counts) -> int:
+    """How often a counter may turn before it is one that does not count exactly."""
+    end = counts.exact.most if counts.step > 0 else counts.exact.least
+    return (end - start) // counts.step
 
 
 def _turns(code: str, start: int, limit: int, step: int, exact: Range) -> int | None:
