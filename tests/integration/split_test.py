@@ -165,6 +165,17 @@ def test_gradients_that_are_not_finite_have_no_parts_and_are_said_to_be_so(clien
     assert not any("undefined along" in text for text in said)
 
 
+def test_of_an_error_of_which_some_has_no_parts_the_rest_is_told(client):
+    """0.3 is none of f16's numbers, and 300^2 is beyond it."""
+    result = client.compare(
+        squared, steps=2, initial={"x": np.array([0.3, 300.0])}, params={"k": 1.0}, objective="squares", policies=["f64", "f16_unsafe"], split=True
+    )
+    pair = result.pairs["f16_unsafe"]
+    assert pair.split["k"].undefined == 1 and pair.split["k"].rounding[0] and not pair.split["k"].path[0]
+    text = "The error of the gradient of `k` in the elements that have parts is rounding alone; 1 of 2 elements are not finite in f16_unsafe or in f64."
+    assert text in [said.text for said in pair.sentences]
+
+
 def test_what_cannot_be_split_is_refused_with_the_reason(client):
     work = dict(steps=4, initial={"y": START[None]}, params={"k": 0.5}, objective="final_penetration", policies=["f32"], split=True)
     with pytest.raises(ValueError, match="another number of steps"):

@@ -386,6 +386,8 @@ def _of_parts(pair: Pair) -> list[Sentence]:
         over, more = _among(pair, parts.left_out)
         facts = {"input": name, "share_of_path": share, "nonfinite": parts.nonfinite, "undefined": lost, "elements": size}
         facts |= more
+        if parts.undefined and differs:
+            over += " in the elements that have parts"
         text = f"Of the error of the gradient of `{name}`{over}, {share:.1%} is due to the path, and the rest to rounding"
         if not differs:
             text = f"The gradient of `{name}`{over} has no error that can be divided"
