@@ -122,6 +122,13 @@ def energy(z):
     return z * z
 
 
+def test_an_instance_that_ends_with_an_error_has_no_digit_that_is_significant(client):
+    work = dict(steps=8, initial={"x": np.array([0.0, 256.0]), "z": np.ones(2)}, objective="energy")
+    found = client.sensitivity(bounded(most=0.0), policy="f32", runs=2, **work)
+    for digits in (found.value_digits, found.gradient_digits["z"]):
+        assert digits[0] > 5 and digits[1] == 0
+
+
 def test_instances_that_end_with_an_error_do_not_count_and_are_told(client):
     work = dict(steps=8, initial={"x": np.full(5, 256.0), "z": np.ones(5)}, objective="energy")
     result = client.compare(bounded(most=0.5), policies=["f64"], configs=[{"most": 0.0}], **work)

@@ -12,13 +12,13 @@ from simgrad.program_lines import operations
 from simgrad.progress import ProgressCallback
 from simgrad.results import Gradient, Rollout
 from simgrad.v1 import program_pb2
-from simgrad.why.difference import gradients_by_name
+from simgrad.why.difference import ended, gradients_by_name, named_rows, without_gradient
 from simgrad.why.fork import Forks, forks_of, traces_of
 from simgrad.why.recorder import Recorder
 from simgrad.why.sentence import Sentence, ulps
 from simgrad.why.table import aligned
 from simgrad.why.variants import policy_of, with_order, with_stochastic_rounding
-from simgrad.why.work import Calls, Variant, check_arguments, work_of
+from simgrad.why.work import Calls, Variant, Work, check_arguments, work_of
 from simgrad.world import World
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Sensitivity:
       parted: [k, N] bool: whether the path of an instance differs from the base's.
       differing: runs of which a state, a value, a gradient or a path differs in any bit from the base's. There is
         none where the policy sums and casts nothing, or where all sums and casts are exact; then the others say nothing.
-      value_digits: [N] significant decimal digits of the values, or None without an objective.
+      value_digits: [N] significant decimal digits of the values, or None without an objective. They are 0, as those of
+        gradients are, where a run has no such number: it is not finite, or the instance ended with an error or stopped.
       gradient_digits: by input, of the gradient's shape.
       calls: how many calls of the server this took.
 
@@ -203,7 +204,7 @@ def sensitivity(
         first, *results = compared.results
         pairs = zip(variants, results, compared.differs)
         forks = [forks_of(work, base, variant, (first, result), differs) for variant, result, differs in pairs]
-    values = [r.values for r in (first, *results) if r.values is not None]
+    values = [_known(r.values, ended(r)) for r in (first, *results) if r.values is not None]
     return Sensitivity(
         base=first,
         results=results,
@@ -212,7 +213,7 @@ def sensitivity(
         parted=np.stack([f.parted for f in forks]),
         differing=sum(_differs(first, other) for other in results),
         value_digits=significant_digits(values, _most(first, "objective")) if values else None,
-        gradient_digits=_gradient_digits([first, *results]),
+        gradient_digits=_gradient_digits([first, *results], work),
         calls=calls.count,
     )
 
@@ -244,8 +245,19 @@ def _draws(program: program_pb2.Program) -> bool:
     return any(op.code in ("uniform", "normal") for op in operations(program))
 
 
-def _gradient_digits(results: Sequence[Rollout]) -> dict[str, np.ndarray]:
-    named = [gradients_by_name(r) for r in results if isinstance(r, Gradient)]
+def _known(rows: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """NaN in the place of the zeros that an answer has for instances without these numbers; `missing`: [N] bool."""
+    if not missing.any():
+        return rows
+    return np.where(missing.reshape(-1, *[1] * (rows.ndim - 1)), np.nan, np.asarray(rows, np.float64))
+
+
+def _gradient_digits(results: Sequence[Rollout], work: Work) -> dict[str, np.ndarray]:
+    named = []
+    for r in results:
+        if isinstance(r, Gradient):
+            rows, missing = named_rows(r, work.own), without_gradient(r)
+            named.append({n: _known(g, missing) if rows.get(n) else g for n, g in gradients_by_name(r).items()})
     most = _most(results[0], "gradient")
     return {n: significant_digits([g[n] for g in named], most) for n in named[0]} if named else {}
 
