@@ -103,7 +103,7 @@ def traced(
 
 
 def _in_f64(flat: Callable[..., Any], examples: Sequence[Any], is_narrow: bool) -> Any:
-    """The jaxpr of a function whose NumPy arrays are f64 and i64 in it.
+    """The jaxpr of a function whose NumPy arrays are f64 in it.
 
     JAX keeps what it made of an array of NumPy for as long as some function has it as a constant: an f32, where that
     was compiled without x64, which it then gives with x64, too. Where that can be, its caches are cleared.
@@ -121,17 +121,15 @@ def _in_f64(flat: Callable[..., Any], examples: Sequence[Any], is_narrow: bool) 
 
 
 def _has_narrow_constants(closed: Any) -> bool:
-    """Whether one of its constants is an array of NumPy of less than 64 bits; a jax.Array is as its maker made it."""
+    """Whether one of its constants is an f32 array of NumPy; a jax.Array is as its maker made it. Integers of 32 bits are
+    taken for their maker's, too: models are full of them, and only numbers beyond 2^31 are others in them."""
     constants = [*getattr(closed, "consts", ())]
     for equation in equations_of(closed):
         constants += [x.val for x in equation.invars if isinstance(x, jax.extend.core.Literal)]
         for nested in equation.params.values():
             for x in nested if isinstance(nested, (tuple, list)) else (nested,):
                 constants += getattr(x, "consts", ())
-    return any(
-        not isinstance(x, jax.Array) and np.ndim(x) > 0 and np.dtype(x.dtype).name in ("float32", "int32", "uint32")
-        for x in constants
-    )
+    return any(not isinstance(x, jax.Array) and np.ndim(x) > 0 and x.dtype == np.float32 for x in constants)
 
 
 def _near(name: str, names: Sequence[str]) -> str:
