@@ -2,6 +2,10 @@
 
 import gc
 import hashlib
+import os
+import signal
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -285,4 +289,28 @@ def test_a_stream_however_much_of_it_was_read_keeps_no_connection(start, read):
     eventually(lambda: server.series('simgrad_rpc_in_flight{grpc_method="Rollout"}') == 0)
     del stream
     gc.collect()
+    eventually(lambda: server.series("simgrad_connections") == 0, 20)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import numpy as np, simgrad as sg
+
+with sg.Client(sys.argv[1]) as client:
+    world, work = sg.World("bouncing_ball"), dict(initial={"y": np.ones((512, 1)), "v": [0.0]}, params={"k": 1.0}, diagnostics="off")
+    client.rollout(world, steps=2, **work)
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    client.rollout(world, steps=10_000_000, **work)
+"""
+
+
+@pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
+def test_an_interrupt_in_the_middle_of_an_answer_ends_the_caller(start, root, python):
+    if subprocess.run([python, "-c", "import grpc"], capture_output=True).returncode:
+        pytest.skip("no gRPC there: scripts/setup --with-debian-client")
+    server = start()
+    environment = {**os.environ, "PYTHONPATH": str(root / "client/python")}
+    done = subprocess.run([python, "-c", INTERRUPTED, server.target], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == -signal.SIGINT and done.stderr.rstrip().endswith("KeyboardInterrupt")
+    eventually(lambda: server.series('simgrad_rpc_in_flight{grpc_method="Rollout"}') == 0)
     eventually(lambda: server.series("simgrad_connections") == 0, 20)

@@ -1090,6 +1090,18 @@ def test_a_step_that_ran_in_f32_before_is_the_same_world(client, name):
     np.testing.assert_allclose(found[0], TABLE, rtol=1e-15)
 
 
+def test_a_table_of_ones_own_in_f32_clears_jaxs_caches_once(monkeypatch):
+    clears = []
+    monkeypatch.setattr(jax, "clear_caches", lambda clear=jax.clear_caches: clears.append(clear()))
+    narrow, places = np.array([0.1, 0.7, 0.31], np.float32), np.array([2, 0, 1], np.int32)
+    with jax.enable_x64(False):
+        simgrad.jax.world(lambda s: {"y": s["y"][places] * 0.5}, state={"y": np.ones(3)})
+        assert clears == []
+        for _ in range(3):
+            simgrad.jax.world(lambda s: {"y": s["y"] * jnp.asarray(narrow)}, state={"y": np.ones(3)})
+    assert len(clears) == 1
+
+
 WHOLE_POWERS = {
     "a polynomial": lambda x, n: jnp.sum(jnp.array([0.1, 2.0, 3.0, 4.0]) * jnp.power(x, jnp.arange(4))),
     "of several bases": lambda x, n: jnp.sum((x + jnp.array([0.0, 1.0, -0.5])) ** jnp.array([-1 + 1, 2, 0])),

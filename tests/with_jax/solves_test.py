@@ -161,3 +161,39 @@ def test_a_bisection_has_the_derivative_of_its_authors_rule(client):
         np.testing.assert_allclose(g.params["a"], 3.0 / (3 * root**2 + 1), rtol=1e-9)
         np.testing.assert_allclose(g.params["b"], root, rtol=1e-9)
     assert "its author's derivative, row by row" in str(world.report())
+
+
+def fixed_point(function):
+    """As in JAX's tutorial of custom derivatives: it does not end where the function has no fixed point."""
+
+    @jax.custom_vjp
+    def solve(a, guess):
+        turn = lambda c: (c[1], function(a, c[1]))
+        return jax.lax.while_loop(lambda c: jnp.abs(c[0] - c[1]) > 1e-9, turn, (guess, function(a, guess)))[1]
+
+    def forward(a, guess):
+        found = solve(a, guess)
+        return found, (a, found)
+
+    def backward(kept, cotangent):
+        a, found = kept
+        _, of_a = jax.vjp(lambda a: function(a, found), a)
+        _, of_x = jax.vjp(lambda x: function(a, x), found)
+        turn = lambda c: (c[1], cotangent + of_x(c[1])[0])
+        w = jax.lax.while_loop(lambda c: jnp.abs(c[0] - c[1]) > 1e-9, turn, (cotangent, cotangent + of_x(cotangent)[0]))[1]
+        return of_a(w)[0], jnp.zeros_like(found)
+
+    solve.defvjp(forward, backward)
+    return solve
+
+
+def test_a_solver_that_need_not_end_is_traced_and_never_run(client):
+    """Newton's square root of a number below 0 goes on for ever."""
+    root = fixed_point(lambda a, x: 0.5 * (x + a / x))
+    with pytest.warns(UserWarning, match="has the derivative of its operations, as JAX cannot transpose its rule"):
+        world = simgrad.jax.world(
+            lambda state, params: {"y": root(params["a"], 1.0) + 0.5 * state["y"]}, state={"y": 0.0}, params={"a": 2.0},
+            objective={"end": lambda state: state["y"]}, max_iter={"solve": 50},
+        )  # fmt: skip
+    g = client.gradient(world, steps=1, initial={"y": [0.0]}, params={"a": 2.0}, objective="end", policy="f64")
+    np.testing.assert_allclose(g.params["a"], 0.5 / np.sqrt(2.0), rtol=1e-6)

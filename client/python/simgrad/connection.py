@@ -86,10 +86,13 @@ class StreamedCall:
 
     def __init__(self, rpc: Any):
         self._rpc = rpc
+        self._is_whole = True  # what gRPC counts as still to come does come
 
     def __iter__(self) -> Iterator[Any]:
+        messages = iter(self._rpc)
         try:
-            yield from self._rpc
+            while (message := self._next(messages)) is not _END:
+                yield message
         finally:
             self._let_go()
 
@@ -99,12 +102,26 @@ class StreamedCall:
     def __del__(self) -> None:
         self._let_go()
 
+    def _next(self, messages: Iterator[Any]) -> Any:
+        self._is_whole = False  # gRPC releases a call whose wait is interrupted, as by Ctrl-C, and counts on
+        try:
+            message = next(messages, _END)
+        except grpc.RpcError:
+            self._is_whole = True
+            raise
+        self._is_whole = True
+        return message
+
     def _let_go(self) -> None:
         """Ends the call, if it has not ended, and takes what is left; only once nobody reads."""
         self._rpc.cancel()
         take = getattr(self._rpc, "_consume_next_event", None)  # of that reader alone
-        while take is not None and self._rpc._state.due:
+        is_whole, self._is_whole = self._is_whole, False  # one that is interrupted is not taken up again
+        while is_whole and take is not None and self._rpc._state.due:
             take()
+
+
+_END = object()  # behind the last message
 
 
 def _is_loopback(target: str) -> bool:

@@ -50,43 +50,50 @@ def why_not_linear(
 
 
 def places_without_derivative(
-    run: Callable[[Sequence[Any], Sequence[Any]], list[Any]], called: Any, operands: Sequence[Value], reals: Sequence[int]
+    run: Callable[[Sequence[Any], Sequence[Any]], list[Any]], called: Any, types: Sequence[Any], reals: Sequence[int]
 ) -> list[int]:
-    """The places of real operands by which the operations of a function give a result the derivative 0, and the backward
-    rule of its author another one, as far as numbers show it: a bisection compares such an operand, and computes nothing
-    of it.
+    """The places of real operands on which a result's derivative does not hang by the operations of a function, and does by the
+    backward rule of its author: a bisection compares such an operand, and computes nothing of it. Both are traced, and
+    nothing is computed.
 
     Args:
-      run, operands, reals: as of why_not_linear. called: the jaxpr of the function.
+      run, reals: as of why_not_linear. called: the jaxpr of the function. types: shapes and dtypes of its operands.
     """
-    draws = np.random.default_rng(0)
-    wholes = [
-        [_stand_in(x, draws, size) if isinstance(x, Node) else jnp.asarray(x) for x in operands] for size, _ in _SIZES
-    ]
+
+    def pulled(whole: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+        return jax.vjp(lambda *moving: run(whole, moving), *(whole[k] for k in reals))[1](list(cotangents))
+
+    def moved(k: int, whole: Sequence[Any], tangent: Any) -> list[Any]:
+        of_one = lambda x: core.jaxpr_as_fun(called)(*whole[:k], x, *whole[k + 1 :])
+        found: list[Any] = jax.jvp(lambda x: _reals(of_one(x)), (whole[k],), (tangent,))[1]
+        return found
+
     try:
-        return [k for k in reals if _is_lost(run, called, wholes, reals, k, draws)]
-    except Exception:  # whatever a function raises of such numbers
+        out = jax.eval_shape(lambda whole: _reals(core.jaxpr_as_fun(called)(*whole)), types)
+        by_rule = _reached(jax.make_jaxpr(pulled)(types, out), len(types))
+        lost = []
+        for place, k in enumerate(reals):
+            by_operations = _reached(jax.make_jaxpr(lambda *given: moved(k, *given))(types, types[k]), len(types))
+            if any(i in by_rule[place] and not by_operations[i] for i in range(len(out))):
+                lost.append(k)
+        return lost
+    except Exception:  # whatever a rule, or JAX, raises of them
         return []
 
 
-def _is_lost(
-    run: Callable[..., Any], called: Any, wholes: list[list[Any]], reals: Sequence[int], k: int, draws: np.random.Generator
-) -> bool:
-    moves: Any = False  # of each result
-    is_given: Any = False
-    for whole in wholes:
-        of_one = lambda x: [
-            y for y in core.jaxpr_as_fun(called)(*whole[:k], x, *whole[k + 1 :]) if jnp.issubdtype(y.dtype, jnp.floating)
-        ]
-        tangent = jnp.asarray(draws.normal(size=whole[k].shape), whole[k].dtype)
-        out, moved = jax.jvp(of_one, (whole[k],), (tangent,))
-        moves |= np.array([bool((x != 0).any()) for x in _arrays(moved)])
-        _, back = jax.vjp(lambda x: run(whole, [x if j == k else whole[j] for j in reals]), whole[k])
-        for i, x in enumerate(out):
-            one = [jnp.asarray(draws.normal(size=y.shape) if j == i else 0 * y, y.dtype) for j, y in enumerate(out)]
-            [pulled] = _arrays(back(one))
-            is_given |= np.arange(len(out)) == i if (np.isfinite(pulled) & (pulled != 0)).any() else False
-    return bool((is_given & ~moves).any())
+def _reals(given: Sequence[Any]) -> list[Any]:
+    return [x for x in given if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def _reached(closed: Any, first: int) -> list[set[int]]:
+    """For each result of a jaxpr, which of its inputs from `first` on reach it: the place of each behind `first`. A loop or a
+    branch is taken for one operation, all of whose results hang on all that it is given."""
+    reached: dict[Any, set[int]] = {v: {place} for place, v in enumerate(closed.jaxpr.invars[first:])}
+    of = lambda v: set() if isinstance(v, core.Literal) else reached.get(v, set())
+    for equation in closed.jaxpr.eqns:
+        met = set().union(*map(of, equation.invars))
+        reached.update(dict.fromkeys(equation.outvars, met))
+    return [of(v) for v in closed.jaxpr.outvars]
 
 
 def _differ(

@@ -10,6 +10,7 @@ import numpy as np
 
 from simgrad.client import Client
 from simgrad.jax.jax_world import JaxWorld
+from simgrad.jax.trace import in_f64
 from simgrad.jax.trees import Group, called, is_key, numbers, x64
 from simgrad.local import local
 
@@ -70,8 +71,9 @@ class JaxStep:
             return [jax.numpy.asarray(x, e.dtype) for x, e in zip(words, group.examples)]
 
         self._others = others
-        if not jax.config.jax_enable_x64:  # a compiled step may have made its arrays f32: see trace.py
-            jax.clear_caches()
+        if not jax.config.jax_enable_x64:
+            with x64():
+                in_f64(turn, _arrays(list(group.examples)), True)
         self._turn = jax.jit(turn)
 
     def _first(self, leaves: list[np.ndarray]) -> list[np.ndarray]:

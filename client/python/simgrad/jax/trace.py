@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import hashlib
 import inspect
 import os
 import pathlib
@@ -89,7 +90,7 @@ def traced(
     is_narrow = not jax.config.jax_enable_x64  # outside
     with x64():
         try:
-            return _in_f64(flat, examples, is_narrow), shape[-1]
+            return in_f64(flat, examples, is_narrow), shape[-1]
         except (jax.errors.TracerBoolConversionError, jax.errors.ConcretizationTypeError) as error:
             raise _python_error(error, what) from error
         except (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError) as error:
@@ -102,34 +103,43 @@ def traced(
             raise _format_error(error, what) from error
 
 
-def _in_f64(flat: Callable[..., Any], examples: Sequence[Any], is_narrow: bool) -> Any:
-    """The jaxpr of a function whose NumPy arrays are f64 in it.
+_OF_THEIR_MAKERS: set[tuple[Any, ...]] = set()  # f32 arrays that were so without JAX's caches
+
+
+def in_f64(function: Callable[..., Any], examples: Sequence[Any], is_narrow: bool) -> Any:
+    """The jaxpr of a function whose NumPy arrays are f64 in it, with x64 on; `is_narrow`: it is off outside.
 
     JAX keeps what it made of an array of NumPy for as long as some function has it as a constant: an f32, where that
-    was compiled without x64, which it then gives with x64, too. Where that can be, its caches are cleared.
+    was compiled without x64, which it then gives with x64, too. So where an f32 array is met that was not met before,
+    JAX's caches are cleared.
     """
+    new: set[tuple[Any, ...]] = set()
     try:
-        made = jax.make_jaxpr(flat)(*examples)
-        if not (is_narrow and _has_narrow_constants(made)):
+        made = jax.make_jaxpr(function)(*examples)
+        new = _narrow_constants(made) - _OF_THEIR_MAKERS if is_narrow else new
+        if not new:
             return made
     except (TypeError, ValueError) as error:
         if not (is_narrow and _mixes_formats(str(error))):
             raise
     made = None  # which has those constants
     jax.clear_caches()
-    return jax.make_jaxpr(flat)(*examples)
+    made = jax.make_jaxpr(function)(*examples)
+    _OF_THEIR_MAKERS.update(new & _narrow_constants(made))
+    return made
 
 
-def _has_narrow_constants(closed: Any) -> bool:
-    """Whether one of its constants is an f32 array of NumPy; a jax.Array is as its maker made it. Integers of 32 bits are
-    taken for their maker's, too: models are full of them, and only numbers beyond 2^31 are others in them."""
+def _narrow_constants(closed: Any) -> set[tuple[Any, ...]]:
+    """Its constants that are f32 arrays of NumPy, told by their numbers; a jax.Array is as its maker made it. Integers of 32
+    bits are taken for their maker's, too: models are full of them, and only numbers beyond 2^31 are others in them."""
     constants = [*getattr(closed, "consts", ())]
     for equation in equations_of(closed):
         constants += [x.val for x in equation.invars if isinstance(x, jax.extend.core.Literal)]
         for nested in equation.params.values():
             for x in nested if isinstance(nested, (tuple, list)) else (nested,):
                 constants += getattr(x, "consts", ())
-    return any(not isinstance(x, jax.Array) and np.ndim(x) > 0 and x.dtype == np.float32 for x in constants)
+    arrays = (x for x in constants if not isinstance(x, jax.Array) and np.ndim(x) > 0 and x.dtype == np.float32)
+    return {(x.shape, hashlib.sha256(np.asarray(x).tobytes()).digest()) for x in arrays}
 
 
 def _near(name: str, names: Sequence[str]) -> str:

@@ -39,6 +39,8 @@ def value_of(work: Work, result: Rollout, left_out: np.ndarray) -> float | None:
     and where all are."""
     if result.values is None or not left_out.any():
         return result.value
+    if getattr(result, "left_out", 0):  # instances that are not finite are in no sum of the answer either
+        left_out = left_out | ~result.ok
     if left_out.all():
         return None
     weights = np.ones(result.instances) if work.weights is None else work.weights
