@@ -6,7 +6,7 @@ takes what makes integers or bools of a cotangent, by a conversion, a comparison
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -60,16 +60,19 @@ def places_without_derivative(
       run, reals: as of why_not_linear. called: the jaxpr of the function. types: shapes and dtypes of its operands.
     """
 
+    function: Any = core.jaxpr_as_fun(called)
+
     def pulled(whole: Sequence[Any], cotangents: Sequence[Any]) -> Any:
-        return jax.vjp(lambda *moving: run(whole, moving), *(whole[k] for k in reals))[1](list(cotangents))
+        _, back = jax.vjp(lambda *moving: run(whole, moving), *(whole[k] for k in reals))
+        return back(list(cotangents))
 
     def moved(k: int, whole: Sequence[Any], tangent: Any) -> list[Any]:
-        of_one = lambda x: core.jaxpr_as_fun(called)(*whole[:k], x, *whole[k + 1 :])
-        found: list[Any] = jax.jvp(lambda x: _reals(of_one(x)), (whole[k],), (tangent,))[1]
+        of_one = lambda x: _reals(function(*whole[:k], x, *whole[k + 1 :]))
+        found: list[Any] = jax.jvp(of_one, (whole[k],), (tangent,))[1]
         return found
 
     try:
-        out = jax.eval_shape(lambda whole: _reals(core.jaxpr_as_fun(called)(*whole)), types)
+        out = jax.eval_shape(lambda whole: _reals(function(*whole)), types)
         by_rule = _reached(jax.make_jaxpr(pulled)(types, out), len(types))
         lost = []
         for place, k in enumerate(reals):
@@ -89,11 +92,13 @@ def _reached(closed: Any, first: int) -> list[set[int]]:
     """For each result of a jaxpr, which of its inputs from `first` on reach it: the place of each behind `first`. A loop or a
     branch is taken for one operation, all of whose results hang on all that it is given."""
     reached: dict[Any, set[int]] = {v: {place} for place, v in enumerate(closed.jaxpr.invars[first:])}
-    of = lambda v: set() if isinstance(v, core.Literal) else reached.get(v, set())
+
+    def of(variables: Iterable[Any]) -> set[int]:
+        return {place for v in variables if not isinstance(v, core.Literal) for place in reached.get(v, ())}
+
     for equation in closed.jaxpr.eqns:
-        met = set().union(*map(of, equation.invars))
-        reached.update(dict.fromkeys(equation.outvars, met))
-    return [of(v) for v in closed.jaxpr.outvars]
+        reached.update(dict.fromkeys(equation.outvars, of(equation.invars)))
+    return [of([v]) for v in closed.jaxpr.outvars]
 
 
 def _differ(
