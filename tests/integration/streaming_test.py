@@ -296,6 +296,7 @@ INTERRUPTED = """
 import os, signal, sys, threading
 import numpy as np, simgrad as sg
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in what it starts in the background
 with sg.Client(sys.argv[1]) as client:
     world, work = sg.World("bouncing_ball"), dict(initial={"y": np.ones((512, 1)), "v": [0.0]}, params={"k": 1.0}, diagnostics="off")
     client.rollout(world, steps=2, **work)
