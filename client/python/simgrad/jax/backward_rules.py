@@ -52,9 +52,9 @@ def why_not_linear(
 def places_without_derivative(
     run: Callable[[Sequence[Any], Sequence[Any]], list[Any]], called: Any, types: Sequence[Any], reals: Sequence[int]
 ) -> list[int]:
-    """The places of real operands on which a result's derivative does not hang by the operations of a function, and does by the
-    backward rule of its author: a bisection compares such an operand, and computes nothing of it. Both are traced, and
-    nothing is computed.
+    """The places of real operands by which some result has a derivative under the author's backward rule, and none under the
+    operations of the function. A bisection has such operands: it compares them, and computes nothing from them. Both
+    derivatives are traced; nothing is run.
 
     Args:
       run, reals: as of why_not_linear. called: the jaxpr of the function. types: shapes and dtypes of its operands.
@@ -89,8 +89,8 @@ def _reals(given: Sequence[Any]) -> list[Any]:
 
 
 def _reached(closed: Any, first: int) -> list[set[int]]:
-    """For each result of a jaxpr, which of its inputs from `first` on reach it: the place of each behind `first`. A loop or a
-    branch is taken for one operation, all of whose results hang on all that it is given."""
+    """For each result of a jaxpr, the inputs from `first` on that reach it, counted from `first`. A loop or a branch counts as
+    one operation: each of its results depends on all its inputs."""
     reached: dict[Any, set[int]] = {v: {place} for place, v in enumerate(closed.jaxpr.invars[first:])}
 
     def of(variables: Iterable[Any]) -> set[int]:

@@ -153,8 +153,8 @@ def _custom_vjp(low: Lowering, equation: Any, operands: Operands) -> list[Value]
 
 
 def _without_rule(low: Lowering, called: Any, operands: Operands, why: str, lost: int = 0) -> list[Value]:
-    """The function without its author's derivative, of which the user is warned where it may be another one; `lost`: so
-    many operands have none."""
+    """The function without its author's derivative. The user is warned where the derivative may be another one. `lost` is the
+    number of operands by which it is 0."""
     low.graph.notes[f"custom_vjp_call: inlined, {why}"] += 1
     if not _is_checkpointed(called):
         none = f", which is 0 by {lost} of its operands" if lost else ""
@@ -168,8 +168,8 @@ _MOST_ROWS = 64  # results of which each has a run of its author's rule
 def _by_rows(
     low: Lowering, equation: Any, operands: Operands, reals: list[int], types: Sequence[Any]
 ) -> list[Value] | None:
-    """The results with their author's derivative, of which each row is the rule's answer to one result, as it is for a
-    linear rule; None where that is not to be had."""
+    """The results with their author's derivative. A row of it is the rule's answer to a cotangent of 1 for one result; the rule
+    is taken to be linear. None where it cannot be lowered, or has too many rows."""
     is_real = [neutral(v.aval.dtype) == REAL for v in equation.outvars]
     if not 0 < sum(size_of(v.aval.shape) for v, real in zip(equation.outvars, is_real) if real) <= _MOST_ROWS:
         return None
@@ -193,8 +193,8 @@ def _by_rows(
 
 
 def _rows(equation: Any, reals: list[int]) -> tuple[Callable[..., list[Any]], Callable[..., list[Any]]]:
-    """Two functions: of the operands, all results and the rows of the derivative by each real operand; and of these rows
-    and of tangents, the real results' tangents."""
+    """Two functions. The first takes the operands, and returns all results and the rows by each real operand. The second
+    takes rows and tangents, and returns the tangents of the real results."""
     shaped: Any = None
 
     def rows_of(*operands: Any) -> list[Any]:

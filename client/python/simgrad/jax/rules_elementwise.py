@@ -23,8 +23,8 @@ _UNARY = {
 }
 _EXPONENTS_OF_PRODUCTS = {-1, 0, 1, 2, 3}
 _BINARY = {"rem": "rem", "max": "max", "min": "min", "atan2": "atan2"}
-# At a tie each of a pair, as in jnp.hypot, takes another operand, so that the two are a permutation and their
-# derivatives one of it; both would take the second.
+# At a tie max and min of the same operands, as in jnp.hypot, take different ones. Together they are a permutation then, and
+# have its derivative. Each by itself takes the second.
 _OTHER_OF_PAIR = {"max": "min", "min": "max"}
 
 

@@ -103,11 +103,11 @@ def traced(
             raise _format_error(error, what) from error
 
 
-_OF_THEIR_MAKERS: set[tuple[Any, ...]] = set()  # f32 arrays that were so without JAX's caches
+_OF_THEIR_MAKERS: set[tuple[Any, ...]] = set()  # arrays that were f32 after JAX's caches had been cleared
 
 
 def in_f64(function: Callable[..., Any], examples: Sequence[Any], is_narrow: bool) -> Any:
-    """The jaxpr of a function whose NumPy arrays are f64 in it, with x64 on; `is_narrow`: it is off outside.
+    """The jaxpr of a function, with NumPy's f64 arrays as f64. Called with x64 on; `is_narrow` says that it is off outside.
 
     JAX keeps what it made of an array of NumPy for as long as some function has it as a constant: an f32, where that
     was compiled without x64, which it then gives with x64, too. So where an f32 array is met that was not met before,
@@ -122,7 +122,7 @@ def in_f64(function: Callable[..., Any], examples: Sequence[Any], is_narrow: boo
     except (TypeError, ValueError) as error:
         if not (is_narrow and _mixes_formats(str(error))):
             raise
-    made = None  # which has those constants
+    made = None  # it holds those constants
     jax.clear_caches()
     made = jax.make_jaxpr(function)(*examples)
     _OF_THEIR_MAKERS.update(new & _narrow_constants(made))
@@ -130,8 +130,8 @@ def in_f64(function: Callable[..., Any], examples: Sequence[Any], is_narrow: boo
 
 
 def _narrow_constants(closed: Any) -> set[tuple[Any, ...]]:
-    """Its constants that are f32 arrays of NumPy, told by their numbers; a jax.Array is as its maker made it. Integers of 32
-    bits are taken for their maker's, too: models are full of them, and only numbers beyond 2^31 are others in them."""
+    """The f32 arrays of NumPy among its constants, by shape and numbers. A jax.Array does not count: its maker chose its format.
+    Nor do integers of 32 bits: models are full of them, and only numbers beyond 2^31 would change."""
     constants = [*getattr(closed, "consts", ())]
     for equation in equations_of(closed):
         constants += [x.val for x in equation.invars if isinstance(x, jax.extend.core.Literal)]
