@@ -81,11 +81,11 @@ absl::StatusOr<v1::ListWorldsResponse> ListWorlds() {
 
 absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
     const v1::DescribeProgramRequest& request, ProgramCache& cache, const CompileControl& control,
-    int64_t most_bytes) {
+    int64_t most_bytes, const NamedWorlds& named) {
   absl::Status status = validation::CheckWorld(request.world(), "world");
   if (status.ok()) status = validation::CheckPolicy(request.policy(), "policy");
   if (!status.ok()) return status;
-  const auto world = cache.World(request.world(), "world", control);
+  const auto world = cache.World(request.world(), "world", control, named);
   if (!world.ok()) return world.status();
   status = CheckObjective(request, (*world)->schema);
   if (status.ok()) status = validation::CheckDescribedAdjoint(request, (*world)->schema);

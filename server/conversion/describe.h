@@ -18,6 +18,7 @@ absl::StatusOr<v1::ListWorldsResponse> ListWorlds();
 // RESOURCE_EXHAUSTED for an answer of more than `most_bytes`, before it is copied together.
 absl::StatusOr<v1::DescribeProgramResponse> DescribeProgram(
     const v1::DescribeProgramRequest& request, ProgramCache& cache,
-    const CompileControl& control = {}, int64_t most_bytes = std::numeric_limits<int64_t>::max());
+    const CompileControl& control = {}, int64_t most_bytes = std::numeric_limits<int64_t>::max(),
+    const NamedWorlds& named = {});
 
 }  // namespace simgrad::server::conversion

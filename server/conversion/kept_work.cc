@@ -63,7 +63,7 @@ v1::GradientRequest GradientOfVjp(const v1::VjpRequest& request, const v1::Rollo
 v1::RolloutSpec WithoutContents(const v1::RolloutSpec& spec) {
   v1::RolloutSpec kept;
   CopyNames(spec, kept);
-  *kept.mutable_world() = spec.world();
+  if (spec.world().source_case() == v1::World::kName) *kept.mutable_world() = spec.world();
   *kept.mutable_policy() = spec.policy();
   kept.mutable_diagnostics()->set_level(spec.diagnostics().level());
   kept.set_chunk_steps(spec.chunk_steps());

@@ -18,7 +18,7 @@ v1::GradientRequest KeptGradient(const v1::KeepOptions& keep, const v1::RolloutS
 // The gradient that a Vjp of this spec asks for, with one empty cotangent where it sends any.
 v1::GradientRequest GradientOfVjp(const v1::VjpRequest& request, const v1::RolloutSpec& spec);
 
-// The spec without the numbers of its tensors.
+// The spec without the numbers of its tensors, and without a program.
 v1::RolloutSpec WithoutContents(const v1::RolloutSpec& spec);
 
 bool SameCotangents(const sim::AdjointSpec& a, const sim::AdjointSpec& b);

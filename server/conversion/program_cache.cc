@@ -13,6 +13,7 @@
 #include "server/conversion/program_info.h"
 #include "server/conversion/schema.h"
 #include "server/conversion/world.h"
+#include "server/validation/request_error.h"
 #include "sim/program/draws.h"
 #include "sim/program/field_error.h"
 #include "sim/program/held_bytes.h"
@@ -162,8 +163,32 @@ ProgramCache::Use ProgramCache::programs() const {
   return {programs_.bytes(), programs_.size()};
 }
 
+std::shared_ptr<const CachedWorld> ProgramCache::OfContent(const std::string& sha256) const {
+  std::lock_guard lock(mutex_);
+  const auto found = of_contents_.find(sha256);
+  return found == of_contents_.end() ? nullptr : found->second.lock();
+}
+
+void ProgramCache::SetOfContent(const std::string& sha256,
+                                const std::shared_ptr<const CachedWorld>& world) {
+  const auto most = static_cast<size_t>(2 * options_.max_entries);
+  std::lock_guard lock(mutex_);
+  if (of_contents_.size() >= most) {
+    std::erase_if(of_contents_, [](const auto& entry) { return entry.second.expired(); });
+  }
+  if (of_contents_.size() >= most) of_contents_.clear();
+  of_contents_[sha256] = world;
+}
+
 absl::StatusOr<std::shared_ptr<const CachedWorld>> ProgramCache::World(
-    const v1::World& world, const std::string& field, const CompileControl& control) {
+    const v1::World& world, const std::string& field, const CompileControl& control,
+    const NamedWorlds& named) {
+  if (world.source_case() == v1::World::kProgramRef) {
+    const auto found = named.find(world.program_ref());
+    if (found != named.end()) return found->second;
+    return validation::NotSupported(field + ".program_ref",
+                                    "no uploaded content is taken here; send it inline");
+  }
   std::string key;
   // Only looks at the clock: a world that is found takes no memory.
   sim::PassBudget looks(control.stop);

@@ -9,10 +9,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,6 +33,9 @@ struct CachedWorld {
   validation::ProgramSchema schema;
   std::shared_ptr<void> memory;  // lease of what this holds, while it is cached
 };
+
+// The worlds of a request that names their programs (World.program_ref), by the SHA-256 of these.
+using NamedWorlds = std::map<std::string, std::shared_ptr<const CachedWorld>>;
 
 struct CachedProgram {
   std::shared_ptr<const CachedWorld> world;
@@ -57,10 +62,17 @@ class ProgramCache {
   // `on_lookup` is told of every look-up of a lowered program.
   ProgramCache(ProgramCacheOptions options, std::function<void(Lookup)> on_lookup);
 
-  // Errors: as WorldFromProto, with the field path below `field`.
+  // Errors: as WorldFromProto, with the field path below `field`; NOT_SUPPORTED for a program that is
+  // named, and not in `named`.
   absl::StatusOr<std::shared_ptr<const CachedWorld>> World(const v1::World& world,
                                                            const std::string& field,
-                                                           const CompileControl& control = {});
+                                                           const CompileControl& control = {},
+                                                           const NamedWorlds& named = {});
+
+  // The world of the program that is kept as content under this SHA-256, as long as the cache or a
+  // call has it; else null. Whoever asks has the content.
+  std::shared_ptr<const CachedWorld> OfContent(const std::string& sha256) const;
+  void SetOfContent(const std::string& sha256, const std::shared_ptr<const CachedWorld>& world);
 
   // Errors: as PolicyFromProto and sim::Lower; `field` is that of the message with the policy;
   // RESOURCE_EXHAUSTED where `control` has no memory.
@@ -87,6 +99,8 @@ class ProgramCache {
 
   const ProgramCacheOptions options_;
   mutable std::mutex mutex_;
+  // Of at most twice `max_entries`; those that are gone go when there are more.
+  std::unordered_map<std::string, std::weak_ptr<const CachedWorld>> of_contents_;
   MeasuredLru<CachedWorld> worlds_;
   MeasuredLru<CachedProgram> programs_;
   std::function<void(Lookup)> on_lookup_;

@@ -78,6 +78,9 @@ std::optional<std::string> KeptRuns::Keep(Kept kept, const std::string& caller) 
   if (entry.program == nullptr) {
     entry.program = std::make_shared<Program>();
     if (program != nullptr) entry.program->bytes = sim::HeldBytes(*program);
+    if (entry.kept.world != nullptr) {
+      entry.program->bytes += sim::HeldBytes(entry.kept.world->program);
+    }
   }
   {
     const std::lock_guard lock(mutex_);
@@ -126,7 +129,7 @@ absl::StatusOr<KeptRuns::Kept> KeptRuns::Find(const std::string& handle,
     std::shared_ptr<Program> program;
   };
   auto held = std::make_shared<Held>(Held{entry.kept.run, entry.lease, entry.program});
-  return Kept{{held, held->run.get()}, entry.kept.spec};
+  return Kept{{held, held->run.get()}, entry.kept.spec, entry.kept.world};
 }
 
 int64_t KeptRuns::Relieve(int64_t bytes) {

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/conversion/program_cache.h"
 #include "server/scheduling/steady_time.h"
 #include "server/service/sweeper.h"
 #include "sim/engine/kept_run.h"
@@ -48,8 +49,9 @@ class KeptRuns {
  public:
   struct Kept {
     std::shared_ptr<const sim::KeptRun> run;
-    // The spec of the rollout; its tensors have no content.
+    // The spec of the rollout; its tensors have no content, and its world has no program.
     std::shared_ptr<const v1::RolloutSpec> spec;
+    std::shared_ptr<const conversion::CachedWorld> world;
   };
   struct Use {
     int64_t entries = 0;
@@ -71,7 +73,7 @@ class KeptRuns {
   absl::Duration ttl() const { return options_.ttl; }
 
  private:
-  // A program; it may be that entries alone keep it.
+  // A program and its world; it may be that entries alone keep them.
   struct Program {
     int64_t bytes = 0;
     int64_t entries = 0;

@@ -167,7 +167,7 @@ absl::StatusOr<PreparedWork> PrepareSpec(
   if (!status.ok()) return status;
 
   const Clock::time_point compile_start = Clock::now();
-  auto world = cache.World(spec.world(), "spec.world", control.compile);
+  auto world = cache.World(spec.world(), "spec.world", control.compile, options.worlds);
   if (!world.ok()) return world.status();
   double compile_seconds = SecondsBetween(compile_start, Clock::now());
 
@@ -293,8 +293,7 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
   const Clock::time_point start = Clock::now();
   const sim::Batch& batch = kept.run->batch;
   sim::WorkMeter meter(control.compile.stop);
-  auto world = cache.World(kept.spec->world(), "handle", control.compile);
-  if (!world.ok()) return world.status();
+  const std::shared_ptr<const conversion::CachedWorld>& world = kept.world;
   absl::Status status = validation::CheckWeights(request.weights());
   if (status.ok()) status = validation::CheckWeightCount(request.weights(), batch.instances);
   if (!status.ok()) return status;
@@ -315,25 +314,24 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
     }
     if (status.ok()) status = validation::CheckGradientMessage(gradient, meter);
     if (status.ok()) {
-      status = validation::CheckGradient(gradient, (*world)->schema, batch.instances);
+      status = validation::CheckGradient(gradient, world->schema, batch.instances);
     }
     if (!status.ok()) return validation::OfCotangent(i, status);
     if (request.cotangents_size() > 0)
       status = TakeNumbers(conversion::BytesBeyondSent(gradient.cotangents(0)), control);
     if (!status.ok()) return status;
-    const sim::AdjointSpec own = conversion::AdjointSpecFromProto(gradient, (*world)->program);
+    const sim::AdjointSpec own = conversion::AdjointSpecFromProto(gradient, world->program);
     if (adjoint && !conversion::SameCotangents(own, *adjoint)) {
       return validation::InvalidField(
           absl::StrCat("cotangents[", i, "]"),
           "name the states and observables that cotangents[0] names, and no others");
     }
     adjoint = own;
-    prepared.cotangents.push_back(
-        conversion::CotangentsFromProto(gradient, (*world)->program, meter));
+    prepared.cotangents.push_back(conversion::CotangentsFromProto(gradient, world->program, meter));
   }
 
   const Clock::time_point lower_start = Clock::now();
-  auto program = cache.Lower(*world, kept.spec->policy(), kept.spec->objective(), adjoint, "handle",
+  auto program = cache.Lower(world, kept.spec->policy(), kept.spec->objective(), adjoint, "handle",
                              control.compile, {.path = conversion::PathUseOf(kept.spec->path())});
   if (!program.ok()) return program.status();
   prepared.compile = {lower_start, Clock::now()};
@@ -350,7 +348,7 @@ absl::StatusOr<PreparedWork> PrepareVjp(v1::VjpRequest& request, const KeptRuns:
   sim::Work& work = prepared.work;
   work = sim::WorkOf(*kept.run);
   work.batch.inputs =
-      InputsOfVjp(work.batch, lowered, (*world)->program.inputs.size(), kept.spec->seed());
+      InputsOfVjp(work.batch, lowered, world->program.inputs.size(), kept.spec->seed());
   work.batch.program = prepared.program->program;
   work.weights.assign(request.weights().begin(), request.weights().end());
   work.gradient = conversion::GradientWorkFromProto(gradient);

@@ -28,6 +28,8 @@ struct PrepareOptions {
   conversion::WorkSettings work;
   // Estimates the memory of large work. Null: bounds that hold for any executor are taken.
   std::shared_ptr<const sim::Engine> engine;
+  // Of the programs that the request names; those of a Compare are its variants', too.
+  conversion::NamedWorlds worlds;
 };
 
 // The budget of one request beside the options, and the signal for it to end.
@@ -48,7 +50,7 @@ class Variants;
 struct PreparedWork {
   std::shared_ptr<const conversion::CachedProgram> program;
   sim::Work work;
-  // The spec of a rollout that is to be kept, for the reversals.
+  // The spec of a rollout that is to be kept, for the reversals; without a program.
   std::shared_ptr<const v1::RolloutSpec> keep_spec;
   // The run that a Vjp reverses, for each of these cotangents; `work` has none of them.
   std::shared_ptr<const sim::KeptRun> kept;

@@ -3,6 +3,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -46,8 +47,10 @@ bool Has(const v1::Variant& variant) {
 
 class Resolver {
  public:
-  Resolver(const ReferenceOptions& options, size_t request_bytes)
-      : options_(options), room_(options.max_request_bytes - static_cast<int64_t>(request_bytes)) {}
+  Resolver(const ReferenceOptions& options, size_t request_bytes, Resolved& resolved)
+      : options_(options),
+        room_(options.max_request_bytes - static_cast<int64_t>(request_bytes)),
+        resolved_(resolved) {}
 
   absl::Status Spec(v1::RolloutSpec& spec) {
     const absl::Status status = WorldAndInputs(spec, "spec");
@@ -72,7 +75,7 @@ class Resolver {
   template <class Work>
   absl::Status WorldAndInputs(Work& work, const std::string& field) {
     absl::Status status = absl::OkStatus();
-    if (Has(work.world())) status = World(*work.mutable_world(), field + ".world");
+    if (Has(work.world())) status = World(work.world(), field + ".world");
     if (status.ok()) status = Tensors(*work.mutable_initial(), field + ".initial");
     if (status.ok()) status = Tensors(*work.mutable_params(), field + ".params");
     if (status.ok()) status = Tensors(*work.mutable_controls(), field + ".controls");
@@ -80,24 +83,43 @@ class Resolver {
     return status;
   }
 
-  absl::Status World(v1::World& world, const std::string& field) {
-    const auto content = Fetch(world.program_ref(), field + ".program_ref");
+  absl::Status World(const v1::World& world, const std::string& field) {
+    const std::string& digest = world.program_ref();
+    const auto content = Find(digest, field + ".program_ref");
     if (!content.ok()) return content.status();
-    const std::string& bytes = **content;
+    if (resolved_.worlds.count(digest) > 0) return absl::OkStatus();
+    std::shared_ptr<const conversion::CachedWorld> known = options_.cache->OfContent(digest);
+    if (known == nullptr) {
+      auto made = Made(**content, field);
+      if (!made.ok()) return made.status();
+      known = *std::move(made);
+      options_.cache->SetOfContent(digest, known);
+    }
+    resolved_.worlds.emplace(digest, std::move(known));
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<std::shared_ptr<const conversion::CachedWorld>> Made(const std::string& bytes,
+                                                                      const std::string& field) {
+    if (absl::Status taken = Take(bytes.size(), field + ".program_ref"); !taken.ok()) return taken;
     google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
     const absl::Status wire = validation::CheckWire<v1::Program>(stream);
     if (!wire.ok()) return OfProgram(wire, bytes.size(), field);
-    v1::Program program;
+    v1::World world;
+    v1::Program& program = *world.mutable_program();
     if (!program.ParseFromString(bytes)) return NoProgram(bytes.size(), field, "");
     // Another message may read as one, with its fields unset.
     if (program.inputs_size() == 0) {
       return NoProgram(bytes.size(), field, ": read as one they have no inputs");
     }
-    *world.mutable_program() = std::move(program);
-    return absl::OkStatus();
+    const auto start = std::chrono::steady_clock::now();
+    auto made = options_.cache->World(world, field, options_.compile);
+    resolved_.compile_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return made;
   }
 
- private:
   absl::Status Tensors(NamedTensors& tensors, const std::string& field) {
     for (int i = 0; i < tensors.size(); ++i) {
       if (!Has(tensors[i].tensor())) continue;
@@ -109,15 +131,17 @@ class Resolver {
   }
 
   absl::Status Tensor(v1::Tensor& tensor, const std::string& field) {
-    const auto content = Fetch(tensor.ref(), field + ".ref");
+    const auto content = Find(tensor.ref(), field + ".ref");
     if (!content.ok()) return content.status();
+    if (absl::Status taken = Take((*content)->size(), field + ".ref"); !taken.ok()) return taken;
     tensor.set_inline_(**content);
     // Here, as the caller sent no field `inline` that could be at fault.
     return validation::CheckTensor(tensor, field, "ref");
   }
 
-  absl::StatusOr<std::shared_ptr<const std::string>> Fetch(const std::string& digest,
-                                                           const std::string& field) {
+  // Counts against the limit of a request, whether its bytes are copied or not.
+  absl::StatusOr<std::shared_ptr<const std::string>> Find(const std::string& digest,
+                                                          const std::string& field) {
     if (digest.size() != ReceivedContent::kDigestBytes) {
       return InvalidField(field, absl::StrCat(digest.size(), " bytes, but a SHA-256 has ",
                                               ReceivedContent::kDigestBytes));
@@ -140,12 +164,15 @@ class Resolver {
                               "limit is ",
                               options_.max_request_bytes));
     }
-    if (options_.take && !options_.take(bytes)) {
-      return sim::InField(field, absl::ResourceExhaustedError(absl::StrCat(
-                                     "there is no memory for the ", bytes,
-                                     " bytes that it names now; try later, or ask for less")));
-    }
     return content;
+  }
+
+  // Takes memory for a copy.
+  absl::Status Take(size_t bytes, const std::string& field) const {
+    if (!options_.take || options_.take(static_cast<int64_t>(bytes))) return absl::OkStatus();
+    return sim::InField(field, absl::ResourceExhaustedError(absl::StrCat(
+                                   "there is no memory for the ", bytes,
+                                   " bytes that it names now; try later, or ask for less")));
   }
 
   static absl::Status NoProgram(size_t bytes, const std::string& field, const std::string& why) {
@@ -168,6 +195,7 @@ class Resolver {
 
   const ReferenceOptions& options_;
   int64_t room_;
+  Resolved& resolved_;
 };
 
 }  // namespace
@@ -184,26 +212,30 @@ bool HasReferences(const v1::CompareRequest& request) {
 }
 bool HasReferences(const v1::DescribeProgramRequest& request) { return Has(request.world()); }
 
-absl::Status Resolve(const ReferenceOptions& options, v1::RolloutRequest& request) {
+absl::Status Resolve(const ReferenceOptions& options, v1::RolloutRequest& request,
+                     Resolved& resolved) {
   if (!HasReferences(request)) return absl::OkStatus();
-  return Resolver(options, request.ByteSizeLong()).Spec(*request.mutable_spec());
+  return Resolver(options, request.ByteSizeLong(), resolved).Spec(*request.mutable_spec());
 }
 
-absl::Status Resolve(const ReferenceOptions& options, v1::GradientRequest& request) {
+absl::Status Resolve(const ReferenceOptions& options, v1::GradientRequest& request,
+                     Resolved& resolved) {
   if (!HasReferences(request)) return absl::OkStatus();
-  Resolver resolver(options, request.ByteSizeLong());
+  Resolver resolver(options, request.ByteSizeLong(), resolved);
   const absl::Status status = resolver.Spec(*request.mutable_spec());
   return status.ok() ? resolver.Cotangents(*request.mutable_cotangents()) : status;
 }
 
-absl::Status Resolve(const ReferenceOptions& options, v1::VjpRequest& request) {
+absl::Status Resolve(const ReferenceOptions& options, v1::VjpRequest& request, Resolved& resolved) {
   if (!HasReferences(request)) return absl::OkStatus();
-  return Resolver(options, request.ByteSizeLong()).Cotangents(*request.mutable_cotangents());
+  return Resolver(options, request.ByteSizeLong(), resolved)
+      .Cotangents(*request.mutable_cotangents());
 }
 
-absl::Status Resolve(const ReferenceOptions& options, v1::CompareRequest& request) {
+absl::Status Resolve(const ReferenceOptions& options, v1::CompareRequest& request,
+                     Resolved& resolved) {
   if (!HasReferences(request)) return absl::OkStatus();
-  Resolver resolver(options, request.ByteSizeLong());
+  Resolver resolver(options, request.ByteSizeLong(), resolved);
   absl::Status status = absl::OkStatus();
   if (request.has_rollout()) status = resolver.Spec(*request.mutable_rollout()->mutable_spec());
   if (request.has_gradient()) {
@@ -218,9 +250,10 @@ absl::Status Resolve(const ReferenceOptions& options, v1::CompareRequest& reques
   return status;
 }
 
-absl::Status Resolve(const ReferenceOptions& options, v1::DescribeProgramRequest& request) {
+absl::Status Resolve(const ReferenceOptions& options, v1::DescribeProgramRequest& request,
+                     Resolved& resolved) {
   if (!HasReferences(request)) return absl::OkStatus();
-  return Resolver(options, request.ByteSizeLong()).World(*request.mutable_world(), "world");
+  return Resolver(options, request.ByteSizeLong(), resolved).World(request.world(), "world");
 }
 
 }  // namespace simgrad::server::service

@@ -332,17 +332,37 @@ void SimgradService::DescribeProgram(const ServiceCall& asked, UnaryAnswer& answ
           auto request = Parsed<v1::DescribeProgramRequest>(kept.get());
           if (!request.ok()) return request.status();
           const auto take = [call](int64_t bytes) { return call->Grow(kRequestCopies * bytes); };
-          const ReferenceOptions references = ReferencesOf(call->caller()->name(), take);
-          if (absl::Status status = Resolve(references, *request); !status.ok()) return status;
+          Resolved resolved;
+          const absl::Status status =
+              Resolve(ReferencesOf(call->caller()->name(), control, take), *request, resolved);
+          if (!status.ok()) return status;
           return conversion::DescribeProgram(*request, cache_, control,
-                                             options_.limits.max_message_bytes);
+                                             options_.limits.max_message_bytes, resolved.worlds);
         });
       });
 }
 
 ReferenceOptions SimgradService::ReferencesOf(const std::string& caller,
+                                              const conversion::CompileControl& compile,
                                               std::function<bool(int64_t bytes)> take) {
-  return {&contents_, caller, info_.limits().max_request_bytes(), std::move(take)};
+  return {&contents_,     &cache_, compile, caller, info_.limits().max_request_bytes(),
+          std::move(take)};
+}
+
+// Prepares a request once what it names is found.
+template <class Request>
+absl::StatusOr<PreparedWork> SimgradService::PrepareResolved(
+    Request& request, const std::string& caller, const PrepareControl& control,
+    const std::function<absl::StatusOr<PreparedWork>(const PrepareOptions& options)>& prepare) {
+  Resolved resolved;
+  const absl::Status status =
+      Resolve(ReferencesOf(caller, control.compile, control.take_content), request, resolved);
+  if (!status.ok()) return status;
+  PrepareOptions options = options_;
+  options.worlds = std::move(resolved.worlds);
+  auto prepared = prepare(options);
+  if (prepared.ok()) prepared->compile_seconds += resolved.compile_seconds;
+  return prepared;
 }
 
 // Answers a Rollout or a Gradient, whose request has a spec.
@@ -352,9 +372,9 @@ void SimgradService::StreamSpec(const std::string& method, metrics::Mode mode,
   const auto ready = [this](Request& request, const std::string& caller, std::string& label,
                             const PrepareControl& control) -> absl::StatusOr<PreparedWork> {
     label = conversion::WorldLabel(request.spec().world());
-    const absl::Status status = Resolve(ReferencesOf(caller, control.take_content), request);
-    if (!status.ok()) return status;
-    return Prepare(request, cache_, options_, control);
+    return PrepareResolved(request, caller, control, [&](const PrepareOptions& options) {
+      return Prepare(request, cache_, options, control);
+    });
   };
   const auto cost = [](const Request& request) {
     return HasReferences(request) ? Preparation::kCostly : PreparationOf(request.spec().world());
@@ -376,9 +396,9 @@ void SimgradService::Vjp(const ServiceCall& call, StreamAnswer& answer) {
     const absl::StatusOr<KeptRuns::Kept> kept = kept_.Find(request.handle(), caller);
     if (!kept.ok()) return kept.status();
     label = conversion::WorldLabel(kept->spec->world());
-    const absl::Status status = Resolve(ReferencesOf(caller, control.take_content), request);
-    if (!status.ok()) return status;
-    return Prepare(std::move(request), *kept, cache_, options_, control);
+    return PrepareResolved(request, caller, control, [&](const PrepareOptions& options) {
+      return Prepare(std::move(request), *kept, cache_, options, control);
+    });
   };
   // How large its program is stands in what was kept.
   const auto cost = [](const v1::VjpRequest&) { return Preparation::kCostly; };
@@ -392,10 +412,10 @@ void SimgradService::Compare(const ServiceCall& call, StreamAnswer& answer) {
     const bool is_gradient = request.has_gradient();
     label = conversion::WorldLabel(
         (is_gradient ? request.gradient().spec() : request.rollout().spec()).world());
-    const absl::Status status = Resolve(ReferencesOf(caller, control.take_content), request);
-    if (!status.ok()) return status;
-    return Variants::Begin(std::make_shared<Variants>(std::move(request), cache_, options_),
-                           control);
+    return PrepareResolved(request, caller, control, [&](const PrepareOptions& options) {
+      return Variants::Begin(std::make_shared<Variants>(std::move(request), cache_, options),
+                             control);
+    });
   };
   const auto cost = [](const v1::CompareRequest&) { return Preparation::kCostly; };
   Stream<v1::CompareRequest>(context_, metrics::Mode::kCompare, "Compare", call, answer, ready,

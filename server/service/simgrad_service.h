@@ -44,7 +44,13 @@ class SimgradService final {
   void Upload(const ServiceCall& call, UnaryAnswer& answer);
 
  private:
-  ReferenceOptions ReferencesOf(const std::string& caller, std::function<bool(int64_t bytes)> take);
+  ReferenceOptions ReferencesOf(const std::string& caller,
+                                const conversion::CompileControl& compile,
+                                std::function<bool(int64_t bytes)> take);
+  template <class Request>
+  absl::StatusOr<PreparedWork> PrepareResolved(
+      Request& request, const std::string& caller, const PrepareControl& control,
+      const std::function<absl::StatusOr<PreparedWork>(const PrepareOptions& options)>& prepare);
   template <class Request>
   void StreamSpec(const std::string& method, metrics::Mode mode, const ServiceCall& asked,
                   StreamAnswer& answer);

@@ -207,7 +207,8 @@ void StreamingCall::SendComparison(v1::Comparison comparison) {
 
 void StreamingCall::AddKept(const sim::WorkResult& result, v1::RolloutResult& answer) {
   if (result.kept == nullptr || prepared_.keep_spec == nullptr) return;
-  const auto handle = context_.kept->Keep({result.kept, prepared_.keep_spec}, caller_->name());
+  const auto handle = context_.kept->Keep(
+      {result.kept, prepared_.keep_spec, prepared_.program->world}, caller_->name());
   if (!handle) return;
   answer.mutable_kept()->set_handle(*handle);
   answer.mutable_kept()->set_seconds(absl::ToDoubleSeconds(context_.kept->ttl()));

@@ -110,11 +110,7 @@ absl::Status CheckWorld(const v1::World& world, const std::string& field) {
     return InvalidField(
         field, "names no world; set `name` to a built-in one, or `program` or `program_ref`");
   }
-  if (world.source_case() == v1::World::kProgramRef) {
-    return NotSupported(field + ".program_ref",
-                        "no uploaded content is taken here; send it inline");
-  }
-  if (world.has_program() && world.config_size() > 0) {
+  if (world.source_case() != v1::World::kName && world.config_size() > 0) {
     return InvalidField(
         field + ".config",
         "a program carries its configuration itself; config is for built-in worlds");

@@ -1,6 +1,8 @@
 """What a client uploads, names and sends whole, at a server that is told how to answer."""
 
+import gc
 import hashlib
+import pickle
 import threading
 
 import grpc
@@ -9,9 +11,10 @@ import pytest
 from fake_server import FakeServer, answer, client_of, refuse
 
 import simgrad as sg
-from simgrad import uploads
+from simgrad import named_programs, uploads
+from simgrad.program import ProgramBuilder
 from simgrad.uploads import least_of
-from simgrad.v1 import simgrad_pb2
+from simgrad.v1 import program_pb2, simgrad_pb2
 
 Code = grpc.StatusCode
 WORLD = sg.World("still")
@@ -48,9 +51,9 @@ class Keeper(FakeServer):
     def Rollout(self, request, context):
         self.asked.append(request)
         self.wrong(request, context)
-        ref = request.spec.initial[0].tensor.ref
-        if ref and ref not in self.kept:
-            refuse(context, Code.FAILED_PRECONDITION, "TENSOR_GONE")
+        for ref in (request.spec.initial[0].tensor.ref, request.spec.world.program_ref):
+            if ref and ref not in self.kept:
+                refuse(context, Code.FAILED_PRECONDITION, "TENSOR_GONE")
         for part in answer():
             yield simgrad_pb2.RolloutResponse(parts=[part])
 
@@ -301,11 +304,150 @@ def test_what_is_wrong_with_a_request_is_said_of_the_whole(keeper):
     assert keeper.named == [True, False]
 
 
+def world_of(operations, name="many"):
+    """A world of so many operations, each some 60 bytes."""
+    b = ProgramBuilder(name)
+    x = b.state("x")
+    y = x
+    for k in range(operations):
+        y = y * (1.0 - k * 1e-6)
+    b.next(x=y)
+    return sg.World(program=b.build())
+
+
+MANY, FEW = 800, 100  # of 32 KB and more, and of less than 16 KiB
+assert world_of(FEW).program.ByteSize() < 1 << 14 < 2 * (1 << 14) < world_of(MANY).program.ByteSize()
+
+
+def roll(client, world):
+    return client.rollout(world, steps=8, initial={"x": 0.5})
+
+
+def how_sent(keeper):
+    """Of each request, "ref", or the number of operations that it has."""
+    return [r.spec.world.WhichOneof("source") == "program_ref" and "ref" or len(r.spec.world.program.step.ops) for r in keeper.asked]
+
+
+def whole(world):
+    return len(world.program.step.ops)
+
+
+def test_a_program_that_comes_again_travels_twice_and_a_small_one_with_each_request(keeper):
+    many, few = world_of(MANY), world_of(FEW)
+    with client_of(keeper.target) as client:
+        for _ in range(4):
+            roll(client, many)
+            roll(client, few)
+        assert client.retries == 0
+    assert how_sent(keeper)[::2] == [whole(many), "ref", "ref", "ref"]
+    assert how_sent(keeper)[1::2] == [whole(few)] * 4
+    assert keeper.uploads == 1
+    [content] = keeper.kept.values()
+    assert program_pb2.Program.FromString(content) == keeper.asked[0].spec.world.program == many.program
+
+
+def test_equal_programs_are_one(keeper):
+    with client_of(keeper.target) as client:
+        for _ in range(3):
+            roll(client, world_of(MANY))
+    assert how_sent(keeper)[1:] == ["ref", "ref"] and keeper.uploads == 1
+
+
+def test_a_program_travels_with_each_request_where_nothing_is_uploaded(keeper):
+    many = world_of(MANY)
+    for upload in (False, 1 << 20):
+        with client_of(keeper.target, upload=upload) as client:
+            for _ in range(2):
+                roll(client, many)
+    keeper.limits.max_upload_bytes = 0  # an older server
+    with client_of(keeper.target) as client:
+        for _ in range(2):
+            roll(client, many)
+    assert how_sent(keeper) == [whole(many)] * 6 and keeper.uploads == 0
+
+
+def test_a_program_that_a_server_lost_is_given_it_again_or_sent_whole(keeper):
+    many = world_of(MANY)
+    with client_of(keeper.target) as client:
+        for _ in range(2):
+            roll(client, many)
+        keeper.kept.clear()
+        assert roll(client, many).tries == 2
+        keeper.wrong = lambda request, context: keeper.kept.clear()
+        keeper.asked.clear()
+        roll(client, many)
+    assert how_sent(keeper) == ["ref", "ref", whole(many)]
+    assert keeper.uploads == 3
+
+
+def test_a_program_and_a_tensor_of_one_request_are_named_together(keeper):
+    b = ProgramBuilder("both")
+    y = b.state("y", (200_000, 1))
+    z = y
+    for k in range(MANY):
+        z = z * (1.0 - k * 1e-6)
+    b.next(y=z)
+    world = sg.World(program=b.build())
+    with client_of(keeper.target) as client:
+        for _ in range(3):
+            client.rollout(world, steps=8, initial={"y": BIG[None]})
+    assert keeper.named == [True] * 3
+    assert how_sent(keeper) == [whole(world), "ref", "ref"]
+
+
+def test_an_error_about_a_named_program_has_its_line(keeper):
+    many = world_of(MANY)
+    field = "spec.world.program.step.ops[5].operands[0]"
+    with client_of(keeper.target) as client:
+        roll(client, many)
+        keeper.wrong = lambda request, context: refuse(
+            context, Code.INVALID_ARGUMENT, "INVALID_FIELD", "wrong", field=field
+        )
+        with pytest.raises(sg.InvalidArgument, match=r"client_uploads_test.py:\d+: .*: wrong"):
+            roll(client, many)
+    assert how_sent(keeper)[1:] == ["ref", whole(many)]  # what is wrong is said of the whole
+
+
+def test_a_request_that_is_too_large_with_its_program_is_refused_before_it_is_sent(keeper):
+    many = world_of(MANY)
+    keeper.limits.max_request_bytes = 20_000
+    with client_of(keeper.target) as client:
+        with pytest.raises(sg.ResourceExhausted, match=r"spec.world.program: .* has \d{5} bytes") as refused:
+            roll(client, many)
+    size = many.program.ByteSize()
+    assert refused.value.violations[0].description.startswith(f"{size} bytes of a request of ")
+    assert keeper.asked == []
+
+
+def test_a_world_does_not_change(keeper):
+    many = world_of(MANY)
+    with client_of(keeper.target) as client:
+        roll(client, many)
+        del many.program.step.ops[:]
+        roll(client, many)
+        roll(client, pickle.loads(pickle.dumps(many)))
+    [content] = keeper.kept.values()
+    assert program_pb2.Program.FromString(content) == many.program
+    assert how_sent(keeper) == [whole(many), "ref", "ref"]
+
+
+def test_programs_are_forgotten_with_their_worlds():
+    def count():
+        return sum(found.program.name == "forgotten" for found in named_programs._named.values())
+
+    world = world_of(MANY, "forgotten")
+    assert world.to_request().program_ref and count() == 1
+    assert world_of(MANY, "forgotten").to_request() == world.to_request() and count() == 1
+    del world
+    gc.collect()
+    assert count() == 0
+
+
 def test_the_argument_is_checked():
-    assert least_of("auto") == least_of(True) == 1 << 20
-    assert least_of(False) is least_of(None) is None and least_of(5) == 5
+    assert least_of("auto") == least_of(True) == (1 << 20, 1 << 14)
+    assert least_of(False) is least_of(None) is None and least_of(5) == (5, 5)
     for number in (np.int64(7), np.uint8(7)):
-        assert least_of(number) == 7 and type(least_of(number)) is int
+        assert least_of(number) == (7, 7) and {type(bytes_) for bytes_ in least_of(number)} == {int}
     for wrong in ("always", 0, -1, 1.5, np.int64(0), np.array([1, 2])):
         with pytest.raises(ValueError, match=r"upload .*: .* whole number of bytes, at least 1"):
             least_of(wrong)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import simgrad as sg
-from simgrad import errors, request, uploads
+from simgrad import errors, named_programs, request, uploads
 from simgrad.program import ProgramBuilder
 from simgrad.program_lines import add_line
 from simgrad.v1 import simgrad_pb2
@@ -119,21 +119,26 @@ def test_an_error_about_the_program_of_a_variant_has_its_line():
         assert error.line == line and str(error) == f"{line}: wrong"
 
 
-def test_large_content_of_each_variant_may_be_named():
+def test_large_content_of_each_variant_may_be_named(monkeypatch):
+    monkeypatch.setattr(named_programs, "LEAST", 50)
+    worlds = [named("a"), named("b" * 100)]
     requests = [
-        request.request_of(named(name), dict, False, dict(steps=1, initial={"x": np.full(200, value)}))
-        for name, value in (("a", 0.0), ("b" * 100, 1.0), ("a", 2.0))
+        request.request_of(worlds[k], dict, False, dict(steps=1, initial={"x": np.full(200, value)}))
+        for k, value in ((0, 0.0), (1, 1.0), (0, 2.0))
     ]
     message = compare_request(requests, sends_paths=False)
     copy = type(message)()
     copy.CopyFrom(message)
-    parts = list(uploads._parts(message, 50, 1 << 20))
+    parts = list(uploads._parts(message, uploads.Least(50, 50), 1 << 20))
     names = ["program", "initial x", "variants[0].program", "variants[0].initial x", "variants[1].initial x"]
     assert [part.name for part in parts] == names
     for part in parts:
         part.refer(copy, part.name.encode())
-    assert copy.rollout.spec.world.program_ref == b"program" and copy.rollout.spec.initial[0].tensor.ref == b"initial x"
-    assert copy.variants[0].world.program_ref == b"variants[0].program"
+    assert copy.rollout.spec.initial[0].tensor.ref == b"initial x"
     assert copy.variants[1].initial[0].tensor.ref == b"variants[1].initial x"
+    programs = [part.sha256 for part in parts if part.sha256]
+    assert programs == [message.rollout.spec.world.program_ref, message.variants[0].world.program_ref]
+    named_programs.put_whole(copy, programs[:1])
+    assert copy.rollout.spec.world.program_ref == programs[0] and copy.variants[0].world.program == worlds[1].program
     # A message that is read for its parts stays as it was: an empty world or path is none.
     assert not message.variants[1].HasField("world") and not message.rollout.spec.HasField("path")

@@ -110,6 +110,52 @@ def test_a_large_program_travels_once(meter, client):
     assert size < meter.sent < 1.05 * size
 
 
+def long_world(rate):
+    """x shrinks a hundred times a step, in as many operations; some 40 KB."""
+    b = ProgramBuilder("long")
+    x, k = b.state("x"), b.param("k")
+    y = x
+    for _ in range(300):
+        y = y - k * rate * y
+    b.next(x=y)
+    b.objective("end", terminal=lambda states, exports: states["x"] * states["x"])
+    return sg.World(program=b.build())
+
+
+def test_a_program_of_some_kilobytes_travels_twice(meter, client):
+    world = long_world(1e-4)
+    size = world.program.ByteSize()
+    assert 2 * 16_384 < size < MIB
+    work = dict(steps=3, initial={"x": 0.5}, params={"k": [1.0, 2.0]}, objective="end")
+    with sg.Client(meter.target, upload=False) as whole:
+        expected = whole.gradient(world, **work)
+    meter.sent = 0
+    calls = 8
+    with sg.Client(meter.target) as named:
+        for _ in range(calls):
+            result = named.gradient(world, **work)
+            assert_same(result, expected)
+            assert {site.line for site in result.sites.values()} == {site.line for site in expected.sites.values()}
+        assert named.retries == 0
+        kept = named.rollout(world, steps=3, initial={"x": 0.5}, params={"k": [1.0, 2.0]}, keep=True)
+        assert (kept.vjp({"state": {"x": [1.0, 1.0]}}).params["k"] != 0).all()
+    assert 2 * size < meter.sent < 2 * size + calls * 2_000
+
+
+def test_runs_of_named_programs_are_compared(client):
+    slow, fast = long_world(1e-4), long_world(2e-4)
+    work = dict(steps=3, initial={"x": 0.5}, params={"k": [1.0, 2.0]}, objective="end", policies=["f64"], worlds={"fast": fast})
+    with sg.Client(client.target, upload=False) as whole:
+        expected = whole.compare(slow, **work)
+    for _ in range(3):
+        made = client.compare(slow, **work)
+        assert str(made) == str(expected)
+        for run, other in zip(made.results.values(), expected.results.values()):
+            assert differences(run, other) == []
+        assert made.results["f64"].program.fingerprint != made.results["fast"].program.fingerprint
+    assert client.retries == 0
+
+
 def test_a_server_that_was_restarted_is_given_it_again(start, free_port):
     port = f"--port={free_port}"
     first = start(port)

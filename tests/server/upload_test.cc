@@ -158,6 +158,13 @@ TEST(Upload, ARequestThatNamesContentHasTheBitsOfOneThatSendsIt) {
   const auto by_name = Ask(server, rollout);
   ASSERT_TRUE(by_name.status.ok()) << by_name.status.error_message();
   EXPECT_EQ(BitsOf(by_name.result()), BitsOf(plain.result()));
+  const auto again = Ask(server, rollout);  // the program is known now
+  ASSERT_TRUE(again.status.ok()) << again.status.error_message();
+  EXPECT_EQ(BitsOf(again.result()), BitsOf(plain.result()));
+
+  (*rollout.mutable_spec()->mutable_world()->mutable_config())["tol"].set_number(1.0);
+  ExpectError(Ask(server, rollout).status, grpc::StatusCode::INVALID_ARGUMENT, "INVALID_FIELD",
+              "spec.world.config");
 }
 
 TEST(Upload, APathAProgramToDescribeAndTheCotangentsOfAVjpMayBeNamed) {
@@ -212,6 +219,40 @@ TEST(Upload, APathAProgramToDescribeAndTheCotangentsOfAVjpMayBeNamed) {
   const std::string expected = reversed();
   Refer(server, *vjp.mutable_cotangents(0)->mutable_final_state(0)->mutable_tensor());
   EXPECT_EQ(reversed(), expected);
+}
+
+// The rollout holds its program, however it was sent.
+TEST(Upload, AKeptRolloutIsReversedWhenItsProgramIsGone) {
+  config::ServerConfig config = FreePorts();
+  config.content_bytes = 2 * kMiB;
+  RunningServer server(config);
+  v1::RolloutRequest request;
+  *request.mutable_spec() = BallGradient(10, 2).spec();
+  request.mutable_spec()->clear_world();
+  request.mutable_keep();
+  const v1::Program program = BallProgram(server);
+  const auto reversed = [&] {
+    const auto rolled_out = Ask(server, request);
+    EXPECT_TRUE(rolled_out.status.ok()) << rolled_out.status.error_message();
+    Kept(server, std::string(2 * kMiB - 600, 'a'));
+    EXPECT_EQ(Series(server, kContents), 1);
+    v1::VjpRequest vjp;
+    vjp.set_handle(rolled_out.result().kept().handle());
+    grpc::ClientContext context;
+    PartReader<v1::GradientResponse> reader(server.stub().Vjp(&context, vjp));
+    v1::GradientPart last;
+    for (v1::GradientPart part; reader.Read(&part);) last = part;
+    const grpc::Status ended = reader.Finish();
+    EXPECT_TRUE(ended.ok()) << ended.error_message();
+    EXPECT_TRUE(last.result().reused());
+    return BitsOf(last.result());
+  };
+  *request.mutable_spec()->mutable_world()->mutable_program() = program;
+  const std::string expected = reversed();
+  request.mutable_spec()->mutable_world()->set_program_ref(
+      Kept(server, program.SerializeAsString()));
+  EXPECT_EQ(reversed(), expected);
+  ExpectGone(Ask(server, request).status, "spec.world.program_ref");
 }
 
 TEST(Upload, ComesInPiecesOfAnySizeAndIsCounted) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Iterator, Sequence
 
-from simgrad import errors
+from simgrad import errors, named_programs
 from simgrad.guards import COMPARISONS, Guards
 from simgrad.v1 import program_pb2
 from simgrad.variants import parts_with_world
@@ -35,7 +35,8 @@ def add_line(error: errors.SimgradError, message: Any) -> None:
     """Adds the line of the user's file to an error that names a field of the request's program."""
     for prefix, part in parts_with_world(message):
         field = f"{prefix}world.program."
-        line = line_of(part.world.program, error.field[len(field) :]) if error.field.startswith(field) else ""
+        is_there = error.field.startswith(field)
+        line = line_of(named_programs.program_of(part.world), error.field[len(field) :]) if is_there else ""
         if line:
             error.line = line
             error.args = (f"{line}: {error}",)

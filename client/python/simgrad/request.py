@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from simgrad import arrays, errors
+from simgrad import arrays, errors, named_programs
 from simgrad.arithmetic import instances_of
 from simgrad.constants import LARGEST_WHOLE, dtype_of, element_name, holds, range_of
 from simgrad.loop_derivative import Implicit, Truncated
@@ -119,7 +119,7 @@ def rollout_spec(
     world.check_record(record)
     margins = names_of("margins", "sites", margins)
     spec = simgrad_pb2.RolloutSpec(
-        world=world.to_proto(),
+        world=world.to_request(),
         steps=steps,
         policy=policy_message(policy),
         first_instance=first_instance,
@@ -331,7 +331,7 @@ def description(
         names = {group: dict.fromkeys(given) for group, given in (cotangents or {}).items()}
         cotangents = Cotangents(**names)
     return simgrad_pb2.DescribeProgramRequest(
-        world=world.to_proto(),
+        world=world.to_request(),
         policy=policy,
         objective=objective,
         adjoint=adjoint,
@@ -395,7 +395,7 @@ def _parts(message: Any) -> list[tuple[str, int]]:
         parts.extend((f"{path}[{i}].tensor", len(t.tensor.inline)) for i, t in enumerate(tensors))
 
     for prefix, part in parts_with_world(message):
-        parts.append((prefix + "world.program", part.world.program.ByteSize()))
+        parts.append((prefix + "world.program", named_programs.program_of(part.world).ByteSize()))
         for name in ("initial", "params", "controls", "data") if prefix else ():
             add(prefix + name, getattr(part, name))
         if isinstance(part, simgrad_pb2.RolloutSpec):

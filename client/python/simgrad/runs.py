@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence, cast
 
-from simgrad import arithmetic, errors, request, results
+from simgrad import arithmetic, errors, named_programs, request, results
 from simgrad.assembly import Ask, Assembly
 from simgrad.calls import Terms
 from simgrad.compared import CompareAssembly, Compared
@@ -54,8 +54,8 @@ class Runs:
 
     def declared(self, world: World, terms: Terms) -> request.Declared:
         """The declarations of the inputs of a world, asked once for each of the configurations used last."""
-        if world.program is not None:
-            return request.declarations_of(world.program)
+        if world.has_program:
+            return request.declarations_of(world.to_proto().program)
         key = world.to_proto().SerializeToString(deterministic=True)
         with self._lock:
             declared = self._declarations.get(key)
@@ -135,7 +135,7 @@ class Runs:
 
         message = compare_request(requests(), sends_paths)
         limit = self._service.limits(terms).max_request_bytes
-        if message is None or 0 < limit < message.ByteSize():
+        if message is None or 0 < limit < named_programs.size_of(message):
             return None
         self._check_arithmetic(message, terms)
         return Together(message, sends_paths, [world for world, _ in asked], asks)
@@ -257,7 +257,7 @@ def _finish(result: results.Rollout, world: World) -> None:
 
 def _name_lines(result: results.Rollout, world: World) -> None:
     """Tells the sites and halts of a program of one's own which line they are."""
-    if world.program is None:
+    if not world.has_program:
         return
     lines = world.lines_of_sites()
     for name, site in result.sites.items():

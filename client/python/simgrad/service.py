@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Callable, List, Sequence
 
 import grpc
 
-from simgrad import request, results
+from simgrad import named_programs, request, results
 from simgrad.calls import Calls, Terms
 from simgrad.connection import connect
 from simgrad.repeating import Call
 from simgrad.request import Declarations
 from simgrad.stream import Start
-from simgrad.uploads import Plan, Uploads
+from simgrad.uploads import Least, Plan, Uploads
 from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class OneServer(Service):
         calls: Calls,
         credentials: grpc.ChannelCredentials | None,
         load_balancing: str,
-        least_upload: int | None,
+        least_upload: Least | None,
     ):
         super().__init__(calls)
         self.channel = connect(
@@ -166,8 +166,10 @@ class OneServer(Service):
 
     def _check_size(self, message: Any, terms: Terms) -> None:
         """Raises ResourceExhausted, before it is sent, for a request that the server does not take."""
-        size = message.ByteSize()
-        if size <= min(ALWAYS_TAKEN_BYTES, self.uploads.least or ALWAYS_TAKEN_BYTES):
+        size = named_programs.size_of(message)
+        least = self.uploads.least
+        asks = least is not None and (size > least.tensors or named_programs.has_any(message))
+        if size <= ALWAYS_TAKEN_BYTES and not asks:
             return
         limit = self.limits(terms).max_request_bytes
         if limit:  # 0: a server that does not say; it will answer itself

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import grpc
 
+from simgrad import named_programs
 from simgrad.clock import Clock
 from simgrad.repeating import Call
 from simgrad.v1 import simgrad_pb2
@@ -26,14 +27,25 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0
 Metadata = Sequence["tuple[str, str]"]
 
 
-def least_of(upload: Any) -> int | None:
-    """The argument `upload` of a client as the bytes above which content is uploaded; None: never."""
+class Least(NamedTuple):
+    """The bytes above which content is uploaded.
+
+    Attributes:
+      tensors: of a tensor. programs: of a program, which comes again where it comes twice.
+    """
+
+    tensors: int
+    programs: int
+
+
+def least_of(upload: Any) -> Least | None:
+    """The argument `upload` of a client; None: nothing is uploaded."""
     if upload is True or (isinstance(upload, str) and upload == "auto"):
-        return DEFAULT_LEAST
+        return Least(DEFAULT_LEAST, named_programs.LEAST)
     if upload is False or upload is None:
         return None
     if isinstance(upload, numbers.Integral) and int(upload) > 0:
-        return int(upload)
+        return Least(int(upload), int(upload))
     raise ValueError(
         f'upload {upload!r}: "auto" (or True), False (or None), or a whole number of bytes, at least 1, '
         "above which content is uploaded"
@@ -41,11 +53,16 @@ def least_of(upload: Any) -> int | None:
 
 
 class _Part(NamedTuple):
-    """A tensor or the program of a request: what it is called, its content, and what names it instead."""
+    """A tensor or the program of a request: what it is called, its content, and what names it instead.
+
+    Attributes:
+      refer: in a copy of the request. sha256: of a program, which the request names.
+    """
 
     name: str
     content: bytes
-    refer: Callable[[Any, bytes], None]  # in a copy of the request
+    refer: Callable[[Any, bytes], None] = lambda copy, digest: None
+    sha256: bytes | None = None
 
 
 class Plan(NamedTuple):
@@ -62,20 +79,22 @@ class Plan(NamedTuple):
 class Uploads:
     """Sends requests to one server, naming what the server has instead of sending it again.
 
-    What is larger than `least` bytes is uploaded when an input of its name is sent for the first time,
+    A tensor that is larger than `least` is uploaded when an input of its name is sent for the first time,
     and from then on named by its SHA-256. What comes under that name later and is other content is sent
-    whole, as it may be other content each time; it is uploaded when it comes for the third time. A server
+    whole, as it may be other content each time; it is uploaded when it comes for the third time. A program is
+    uploaded when it comes for the second time, and a large one, of more bytes than a tensor, at once. A server
     that has lost content is given it again. What it has no memory for is sent whole, and uploaded when it
     comes again some seconds later; what it refuses for another reason is sent whole from then on. Results
     have the same bits either way.
 
     Args:
       upload: the method of the server's stub, of which `future` is called.
-      least: bytes; None: everything is sent whole.
-    Threads: safe. Cost: a SHA-256 of each large part that is not new, and a copy of the request, for each request.
+      least: None: everything is sent whole.
+    Threads: safe. Cost: for each request that names a tensor, its SHA-256, where it is not new, and a copy of the
+      request; a copy of one that names a program which is sent whole.
     """
 
-    def __init__(self, upload: Any, least: int | None, clock: Clock):
+    def __init__(self, upload: Any, least: Least | None, clock: Clock):
         self.least = least
         self._upload = upload
         self._clock = clock
@@ -93,7 +112,8 @@ class Uploads:
         uploads = False
         if self.least is not None and call.may_name and limits and limits.max_upload_bytes:
             for part in _parts(message, self.least, limits.max_upload_bytes):
-                digest = self._digest_to_name(part)
+                is_program = part.sha256 is not None
+                digest = self._program_to_name(part) if is_program else self._digest_to_name(part)
                 if digest is not None:
                     named.append((part, digest))
                     with self._lock:
@@ -124,14 +144,32 @@ class Uploads:
             assert limits is not None
             if not self._is_there(part, digest, call, metadata, limits, end):
                 continue
-            if not digests:
-                outgoing = type(message)()
-                outgoing.CopyFrom(message)
+            if part.sha256 is None and outgoing is message:
+                outgoing = _copy(message)
             part.refer(outgoing, digest)
             digests.append(digest)
+        if named_programs.has_any(outgoing, digests):
+            outgoing = _copy(message) if outgoing is message else outgoing
+            named_programs.put_whole(outgoing, digests)
         call.named = bool(digests)
         call.on_lost = lambda: self._forget(digests)
         return method(outgoing, timeout=max(end - self._clock.now(), 0.0), metadata=metadata)
+
+    def _program_to_name(self, part: _Part) -> bytes | None:
+        """The SHA-256 of a program that the server has, or should be given. None: it is sent whole."""
+        digest = part.sha256
+        assert digest is not None and self.least is not None
+        with self._lock:
+            if digest in self._kept:
+                return digest
+            is_new = self._sent.add(digest)
+            is_first = self._names.add(part.name) and len(part.content) > self.least.tensors
+            return None if (is_new and not is_first) or self._is_refused(digest) else digest
+
+    def _is_refused(self, digest: bytes) -> bool:
+        """Whether the server does not take it, or had no memory for it a short time ago; under the lock."""
+        until, _ = self._pauses.get(digest, (0.0, 0.0))
+        return digest in self._refused or (digest in self._pauses and self._clock.now() < until)
 
     def _digest_to_name(self, part: _Part) -> bytes | None:
         """The digest of what the server has, or should be given. None: it is sent whole."""
@@ -147,11 +185,7 @@ class Uploads:
             if digest in self._kept:
                 return digest
             is_new = self._sent.add(digest)
-            until, _ = self._pauses.get(digest, (0.0, 0.0))
-            waits = digest in self._pauses and self._clock.now() < until
-            if digest in self._refused or waits or (is_new and not is_first):
-                return None
-        return digest
+            return None if self._is_refused(digest) or (is_new and not is_first) else digest
 
     def _is_there(
         self,
@@ -241,16 +275,24 @@ def _pieces(digest: bytes, content: bytes, piece: int) -> Iterator[simgrad_pb2.U
         yield simgrad_pb2.UploadRequest(data=content[start : start + piece])
 
 
-def _parts(message: Any, least: int, most: int) -> Iterator[_Part]:
+def _copy(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _parts(message: Any, least: Least, most: int) -> Iterator[_Part]:
     """The parts of a request that are larger than `least` bytes, and at most `most`."""
 
     def within(size: int) -> bool:
-        return least < size <= most
+        return least.tensors < size <= most
 
     for i, (prefix, part) in enumerate(parts_with_world(message)):
         # Variants send other inputs under the names of the reference's.
         of = prefix if i else ""
-        yield from _program(f"{of}program", message, _part(i, "world"), within)
+        program = named_programs.of(part.world)
+        if program is not None and least.programs < len(program.content) <= most:
+            yield _Part(f"{of}program", program.content, sha256=program.sha256)
         for group in ("initial", "params", "controls", "data") if prefix else ():
             yield from _tensors(f"{of}{group}", message, _part(i, group), within)
         if isinstance(part, simgrad_pb2.RolloutSpec) and within(len(part.path.forced.decisions.inline)):
@@ -273,19 +315,6 @@ def _cotangent(i: int, group: str) -> Callable[[Any], Any]:
 
 def _refer_path(copy: Any, digest: bytes) -> None:
     copy.spec.path.forced.decisions.ref = digest
-
-
-def _program(
-    name: str, request: Any, world_of: Callable[[Any], Any], within: Callable[[int], bool]
-) -> Iterator[_Part]:
-    world = world_of(request)
-    if world.HasField("program") and within(world.program.ByteSize()):
-
-        def refer(copy: Any, digest: bytes) -> None:
-            world_of(copy).program_ref = digest
-
-        # Deterministic: the same program has the same digest the next time.
-        yield _Part(name, world.program.SerializeToString(deterministic=True), refer)
 
 
 def _tensors(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping
 import numpy as np
 from google.protobuf import text_format
 
-from simgrad import arrays
+from simgrad import arrays, named_programs
 from simgrad.program_lines import site_lines
 from simgrad.v1 import program_pb2, simgrad_pb2
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """A built-in world with its configuration, or a program of the caller's own.
+    """A built-in world with its configuration, or a program of the caller's own. It does not change.
 
     Args:
       name: a built-in world; `simgrad worlds` lists them with their configuration.
@@ -29,8 +29,9 @@ class World:
         elements=9.
     """
 
-    # The bytes of the program when its lines were asked for, and the line of each site.
-    _lines: tuple[bytes, Mapping[str, str]] | None = None
+    # What is made of the message when it is first asked for.
+    _lines: Mapping[str, str] | None = None
+    _request: tuple[named_programs.NamedProgram | None, simgrad_pb2.World] | None = None
 
     def __init__(
         self,
@@ -89,20 +90,40 @@ class World:
 
     @property
     def program(self) -> program_pb2.Program | None:
-        """The inline program, or None for a built-in world."""
-        return self._message.program if self._message.WhichOneof("source") == "program" else None
+        """A copy of the inline program, or None for a built-in world."""
+        if not self.has_program:
+            return None
+        copy = program_pb2.Program()
+        copy.CopyFrom(self._message.program)
+        return copy
+
+    @property
+    def has_program(self) -> bool:
+        """Whether it is an inline program, and not a built-in world."""
+        return self._message.WhichOneof("source") == "program"
 
     def lines_of_sites(self) -> Mapping[str, str]:
         """The line of the caller's file of each site of an inline program, by the site's name."""
-        if self.program is None:
-            return {}
-        written = self.program.SerializeToString(deterministic=True)
-        if self._lines is None or self._lines[0] != written:
-            self._lines = (written, site_lines(self.program))
-        return self._lines[1]
+        if self._lines is None:
+            self._lines = site_lines(self._message.program) if self.has_program else {}
+        return self._lines
 
     def to_proto(self) -> simgrad_pb2.World:
+        """The world's message, which is not to be changed."""
         return self._message
+
+    def to_request(self) -> simgrad_pb2.World:
+        """The message that a request has of it: a large program is named there (named_programs), as long as this
+        world lives."""
+        if self._request is None:
+            found = named_programs.named(self._message.program) if self.has_program else None
+            message = self._message if found is None else simgrad_pb2.World(program_ref=found.sha256)
+            self._request = found, message
+        return self._request[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("_lines", "_request")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the world and its array defaults as a text file that World.load reads: a

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import grpc
 
-from simgrad import errors, request
+from simgrad import errors, named_programs, request
 from simgrad.connection import StreamedCall
 from simgrad.failure import Reached
 from simgrad.kept import is_gone
@@ -171,7 +171,7 @@ class PooledAnswer:
         most = [self._work.most or self._work.cutter.instances]
         most += [limit.max_instances for limit in limits if limit.max_instances]
         row_bytes = self._work.cutter.row_bytes()
-        shared = self._work.message.ByteSize() - row_bytes * self._work.cutter.instances
+        shared = named_programs.size_of(self._work.message) - row_bytes * self._work.cutter.instances
         if row_bytes:
             room = [limit.max_request_bytes - shared for limit in limits if limit.max_request_bytes]
             most += [bytes // row_bytes for bytes in room]
@@ -206,7 +206,7 @@ class PooledAnswer:
             self._call.server = server.target
             info = server.info  # another call may lose it
             if info is not None:
-                request.check_size(message, message.ByteSize(), info.limits.max_request_bytes or 1 << 62)
+                request.check_size(message, named_programs.size_of(message), info.limits.max_request_bytes or 1 << 62)
             rpc = StreamedCall(server.send(self._work.method, message, self._call, self._left(), metadata))
             with self._condition:
                 self._running[-1] = (None, rpc)
@@ -242,7 +242,7 @@ class PooledAnswer:
 
     def _size(self) -> tuple[int, int]:
         """Instances and bytes of the whole request."""
-        return self._work.cutter.stated, self._work.message.ByteSize()
+        return self._work.cutter.stated, named_programs.size_of(self._work.message)
 
     def _note(
         self,
@@ -313,7 +313,7 @@ class PooledAnswer:
         handle = call.server = ""
         metadata: list[tuple[str, str]] = []
         try:
-            size = message.ByteSize()
+            size = named_programs.size_of(message)
             server = self._claim(preferred, refused, is_kept, shard.instances, size)
             call.server = server.target
             metadata = self._metadata()

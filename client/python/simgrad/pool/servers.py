@@ -16,7 +16,7 @@ from simgrad.connection import check_target
 from simgrad.failure import Kind, Reached, kind_of
 from simgrad.pool.merge import refuse_mixed
 from simgrad.repeating import Call
-from simgrad.uploads import Uploads
+from simgrad.uploads import Least, Uploads
 from simgrad.v1 import simgrad_pb2, simgrad_pb2_grpc
 
 DNS = "dns:///"
@@ -70,7 +70,7 @@ class Server:
     """
 
     def __init__(
-        self, address: Address, channel: grpc.Channel, clock: Clock, least_upload: int | None = None
+        self, address: Address, channel: grpc.Channel, clock: Clock, least_upload: Least | None = None
     ):
         self.target = address.target
         stub: Any = simgrad_pb2_grpc.SimgradStub  # generated without types
@@ -139,7 +139,7 @@ class Servers:
     """
 
     def __init__(
-        self, targets: Targets, connect: Connect, clock: Clock, least_upload: int | None = None
+        self, targets: Targets, connect: Connect, clock: Clock, least_upload: Least | None = None
     ):
         self._connect = connect
         self._clock = clock
