@@ -99,7 +99,7 @@ class ProgramCache {
 
   const ProgramCacheOptions options_;
   mutable std::mutex mutex_;
-  // Of at most twice `max_entries`; those that are gone go when there are more.
+  // At most twice `max_entries`; those that are gone go when there are more.
   std::unordered_map<std::string, std::weak_ptr<const CachedWorld>> of_contents_;
   MeasuredLru<CachedWorld> worlds_;
   MeasuredLru<CachedProgram> programs_;

@@ -28,7 +28,7 @@ struct PrepareOptions {
   conversion::WorkSettings work;
   // Estimates the memory of large work. Null: bounds that hold for any executor are taken.
   std::shared_ptr<const sim::Engine> engine;
-  // Of the programs that the request names; those of a Compare are its variants', too.
+  // Worlds of the programs that the request, or a variant of it, names.
   conversion::NamedWorlds worlds;
 };
 

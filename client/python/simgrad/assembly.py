@@ -8,10 +8,11 @@ import numpy as np
 
 from simgrad import arrays, diagnostics, path, results
 from simgrad.arithmetic import Arithmetic
+from simgrad.on_read import OnRead
 from simgrad.pieces import Pieces
 from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
-from simgrad.v1 import program_pb2, simgrad_pb2
+from simgrad.v1 import diagnostics_pb2, program_pb2, simgrad_pb2
 
 _KINDS = {
     program_pb2.INPUT_KIND_STATE: ("initial", "state"),
@@ -65,7 +66,8 @@ class Assembly:
         if kind == "header":
             self._take_header(message)
         elif kind == "diagnostics":
-            self._forward.append(message)
+            # A copy: the message holds all parts that came with it.
+            self._forward.append(diagnostics_pb2.DiagnosticsBlock.FromString(message.SerializeToString()))
         elif kind == "backward":
             self._backward.append(message)
         elif kind == "trajectory":
@@ -148,17 +150,30 @@ class Assembly:
             if name.startswith(path.MARGIN)
         }
 
+    def _told(self, message: simgrad_pb2.RolloutResult) -> OnRead:
+        """The attributes results.TOLD, which say what the steps did."""
+        header, blocks = self._header, self._forward
+        first_steps = {
+            first.site: self._pieces.content(f"first_events.{first.site}", first.steps)
+            for first in message.first_events
+        }
+
+        def read() -> dict[str, Any]:
+            trace = diagnostics.forward_trace(blocks, header.instances)
+            for site, steps in first_steps.items():
+                if site in trace.events:
+                    trace.events[site].first_step = np.frombuffer(steps, "<i8").copy()
+            layout = header.path if header.HasField("path") else simgrad_pb2.PathLayout()
+            made = {name: getattr(trace, name) for name in results.TOLD if name != "forced"}
+            return {**made, "forced": path.take_forced(trace.events, layout)}
+
+        return OnRead(read)
+
     def _rollout(
         self, message: simgrad_pb2.RolloutResult, wrt: Iterable[simgrad_pb2.InputName] = ()
     ) -> dict[str, Any]:
         header = self._header
-        trace = diagnostics.forward_trace(self._forward, header.instances)
-        for first in message.first_events:
-            if first.site in trace.events:
-                steps = self._pieces.content(f"first_events.{first.site}", first.steps)
-                trace.events[first.site].first_step = np.frombuffer(steps, "<i8").copy()
-        layout = header.path if header.HasField("path") else simgrad_pb2.PathLayout()
-        forced = path.take_forced(trace.events, layout)
+        told = self._told(message)
         has_value = message.HasField("value")
         health = self._pieces.health(message.health)
         signatures = self._pieces.content("path_signatures", message.path_signatures)
@@ -169,7 +184,7 @@ class Assembly:
             },
             trajectory=self._trajectories(),
             path=self._path(),
-            forced=forced,
+            forced=told,
             margins=self._margins(),
             ok=np.frombuffer(health.ok, "u1") != 0,
             health=[
@@ -190,11 +205,11 @@ class Assembly:
             path_signatures=np.frombuffer(signatures, "<u8").copy(),
             value=message.value if has_value else None,
             values=np.frombuffer(values, "<f8").copy() if has_value else None,
-            sites=trace.sites,
-            events=trace.events,
-            states_range=trace.states_range,
-            ranges=trace.ranges,
-            absorption=trace.absorption,
+            sites=told,
+            events=told,
+            states_range=told,
+            ranges=told,
+            absorption=told,
             arithmetic=Arithmetic.of(message.arithmetic, "forward"),
             program=results.Program.of(header.program, text=self._text(list(wrt))),
             device=header.device,

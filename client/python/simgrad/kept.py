@@ -9,6 +9,7 @@ import numpy as np
 
 from simgrad import errors, request, results
 from simgrad.loop_derivative import Implicit, Truncated
+from simgrad.on_read import unread
 from simgrad.v1 import simgrad_pb2
 
 if TYPE_CHECKING:
@@ -250,12 +251,7 @@ def _with_rollout(gradient: results.Gradient, rollout: results.Rollout) -> resul
         state=rollout.state,
         trajectory=rollout.trajectory,
         path_signatures=rollout.path_signatures,
-        sites=rollout.sites,
-        events=rollout.events,
-        states_range=rollout.states_range,
-        ranges=rollout.ranges,
-        absorption=rollout.absorption,
         arithmetic=rollout.arithmetic + gradient.arithmetic.of_phase("adjoint"),
         path=rollout.path,
-        forced=rollout.forced,
+        **{name: unread(rollout, name) for name in results.TOLD},
     )

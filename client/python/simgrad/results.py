@@ -14,6 +14,7 @@ from simgrad import errors, request, summary
 from simgrad.arithmetic import Arithmetic
 from simgrad.diagnostics import Absorption, BackwardTrace, BirthCertificate, EventTrace, RangeCounts
 from simgrad.diagnostics import StateRange, TerminationTrace
+from simgrad.on_read import made_on_read
 from simgrad.path import Forced, Path
 from simgrad.policy import LossScaleState
 from simgrad.program_text import ProgramText
@@ -243,6 +244,9 @@ class Rollout:
     def __repr__(self) -> str:
         return summary.of_rollout(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, **{name: getattr(self, name) for name in TOLD}}
+
     def vjp(
         self,
         cotangents: OneCotangent = None,
@@ -296,6 +300,11 @@ class Rollout:
                 "vjp takes one"
             )
         return self.kept.vjp(self, list(cotangents), **options)
+
+
+# The attributes that say what the steps did, read out of the answer where one of them is read.
+TOLD = ("sites", "events", "states_range", "ranges", "absorption", "forced")
+made_on_read(Rollout, TOLD)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from simgrad.assembly import Ask, Assembly
 from simgrad.calls import Terms
 from simgrad.compared import CompareAssembly, Compared
 from simgrad.kept import KeptRun
+from simgrad.on_read import unread
 from simgrad.path import path_use
 from simgrad.policy import policy_message
 from simgrad.program_text import unreadable
@@ -259,12 +260,15 @@ def _name_lines(result: results.Rollout, world: World) -> None:
     """Tells the sites and halts of a program of one's own which line they are."""
     if not world.has_program:
         return
-    lines = world.lines_of_sites()
-    for name, site in result.sites.items():
-        site.line = lines.get(name, "")
-    for name, event in result.events.items():
-        event.line = lines.get(name, "")
-    said = world.halt_messages
-    result.halted = [
-        replace(h, line=lines.get(h.halt, ""), message=said.get(h.halt, "")) for h in result.halted
-    ]
+    def name(told: Mapping[str, Any]) -> None:
+        lines = world.lines_of_sites()
+        for group in ("sites", "events"):
+            for site, trace in told[group].items():
+                trace.line = lines.get(site, "")
+
+    unread(result, "sites").afterwards(name)
+    if result.halted:
+        lines, said = world.lines_of_sites(), world.halt_messages
+        result.halted = [
+            replace(h, line=lines.get(h.halt, ""), message=said.get(h.halt, "")) for h in result.halted
+        ]

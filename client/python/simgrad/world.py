@@ -29,7 +29,7 @@ class World:
         elements=9.
     """
 
-    # What is made of the message when it is first asked for.
+    # Made of the message when they are first asked for.
     _lines: Mapping[str, str] | None = None
     _request: tuple[named_programs.NamedProgram | None, simgrad_pb2.World] | None = None
 
@@ -100,7 +100,7 @@ class World:
     @property
     def has_program(self) -> bool:
         """Whether it is an inline program, and not a built-in world."""
-        return self._message.WhichOneof("source") == "program"
+        return bool(self._message.WhichOneof("source") == "program")
 
     def lines_of_sites(self) -> Mapping[str, str]:
         """The line of the caller's file of each site of an inline program, by the site's name."""
