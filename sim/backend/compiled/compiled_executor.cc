@@ -133,8 +133,8 @@ class Compiled : public CompiledExecutor {
     if (IsTooLarge(*planned)) return std::optional<MemoryNeed>();
     const absl::StatusOr<WeightsNeed> weights = NeedOfWeights(*planned, batch, options);
     if (!weights.ok()) return weights.status();
-    MemoryNeed need =
-        NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape, *weights);
+    MemoryNeed need = NeedOfRun(batch, options, steps, *planned->plan, planned->forward.shape,
+                                planned->tape, *weights);
     if (planned->memory == nullptr) need.run += planned->bytes;
     for (Part part : {Part::kForward, Part::kAdjoint}) {
       const KernelRequest request = kept_->RequestOf(*planned, part);
@@ -209,9 +209,10 @@ class Compiled : public CompiledExecutor {
     }
     std::unique_ptr<CompiledRun> run;
     const absl::Status made = UntilStopped([&] {
-      run = std::make_unique<CompiledRun>(std::move(batch), std::move(options),
-                                          RunCode{planned->plan, planned->forward.shape, *weights,
-                                                  kernel, near_zero, WhenNearZero(*planned)});
+      run = std::make_unique<CompiledRun>(
+          std::move(batch), std::move(options),
+          RunCode{planned->plan, planned->forward.shape, planned->tape, *weights, kernel, near_zero,
+                  WhenNearZero(*planned)});
     });
     if (!made.ok()) return made;
     ++kept_->runs_compiled;

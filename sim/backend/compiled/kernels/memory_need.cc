@@ -249,8 +249,17 @@ WeightsNeed WeightsNeedOf(const Batch& batch, const RunOptions& options, const L
   return {sums.BytesPerEntry(threads), sums.HeldBytes()};
 }
 
+TapeBytes TapeBytesOf(const NumericalProgram& program) {
+  const plan::TapePlan tape(program);
+  const Region& step = program.program.step;
+  const double straight = FrameOf(tape, step);
+  return {straight, straight + LoopBytes(tape, step, Whiles::kTurnOnce),
+          straight + LoopBytes(tape, step, Whiles::kReachTheirCaps)};
+}
+
 MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeSteps& steps,
-                     const plan::Plan& plan, const LaneShape& shape, const WeightsNeed& weights) {
+                     const plan::Plan& plan, const LaneShape& shape, const TapeBytes& tape,
+                     const WeightsNeed& weights) {
   const Sizes sizes = SizesOf(batch, options, plan, shape, weights);
   const double range = static_cast<double>(steps.range);
   const double chunk = static_cast<double>(steps.chunk);
@@ -264,15 +273,11 @@ MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeS
   if (batch.program->adjoint) {
     run += AdjointStateBytes(batch, sizes) + 2 * range * sizeof(BackwardStep);
     by_thread += AdjointThreadBytes(sizes, range);
-    const plan::TapePlan tape(*batch.program);
-    const Region& step = batch.program->program.step;
-    const double once = FrameOf(tape, step) * sizes.lanes;
-    const double at_caps = once + LoopBytes(tape, step, Whiles::kReachTheirCaps) * sizes.lanes;
-    const double usual = once + LoopBytes(tape, step, Whiles::kTurnOnce) * sizes.lanes;
+    const double usual = tape.usual * sizes.lanes;
     need.steps_at_once = std::max<int64_t>(
         1, Clamped(kSegmentBytes / std::max(usual + sizes.given + sizes.sent, 1.0)));
-    need.tape_once = Clamped(RangeTapes(sizes, once, range));
-    need.tape_at_caps = Clamped(RangeTapes(sizes, at_caps, range));
+    need.tape_once = Clamped(RangeTapes(sizes, tape.straight * sizes.lanes, range));
+    need.tape_at_caps = Clamped(RangeTapes(sizes, tape.at_caps * sizes.lanes, range));
   }
   need.run = Clamped(run + by_thread * sizes.threads);
   return need;

@@ -35,10 +35,19 @@ struct WeightsNeed {
   int64_t waiting = 0;
   int64_t held = 0;
 };
+// The bytes per lane that a step of a program with an adjoint tapes. Cost: linear in the program.
+struct TapeBytes {
+  double straight = 0;  // outside of loops
+  double usual = 0;     // where each while turns once
+  double at_caps = 0;
+};
+TapeBytes TapeBytesOf(const NumericalProgram& program);
+
 // Throws StopRequested.
 WeightsNeed WeightsNeedOf(const Batch& batch, const RunOptions& options, const LaneShape& shape,
                           WorkMeter& meter);
 MemoryNeed NeedOfRun(const Batch& batch, const RunOptions& options, const RangeSteps& steps,
-                     const plan::Plan& plan, const LaneShape& shape, const WeightsNeed& weights);
+                     const plan::Plan& plan, const LaneShape& shape, const TapeBytes& tape,
+                     const WeightsNeed& weights);
 
 }  // namespace simgrad::sim::compiled

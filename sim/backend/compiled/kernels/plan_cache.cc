@@ -91,6 +91,7 @@ std::shared_ptr<PlannedProgram> Planned(const Batch& batch, Recording recording,
                   [](const Value& value) { return value.format == precision::Format::kF16; });
   planned->work_per_step = WorkPerStep(program);
   if (program.adjoint) {
+    planned->tape = TapeBytesOf(program);
     planned->adjoint_key = KeyOf(plan, Part::kAdjoint, planned->adjoint, options);
     planned->near_zero_key = KeyOf(plan, Part::kNearZero, planned->adjoint, options);
   }

@@ -16,6 +16,7 @@
 #include "sim/backend/compile_watch.h"
 #include "sim/backend/compiled/kernels/kernel.h"
 #include "sim/backend/compiled/kernels/mapping.h"
+#include "sim/backend/compiled/kernels/memory_need.h"
 #include "sim/backend/executor.h"
 
 namespace simgrad::sim::compiled {
@@ -32,6 +33,7 @@ struct PlannedProgram {
   int64_t forward_statements = 0, adjoint_statements = 0;  // in all
   bool has_f16 = false;                                    // among its values
   double work_per_step = 0;  // of an instance, at the caps, gradient included
+  TapeBytes tape;            // 0: no adjoint
   int64_t bytes = 0;
   HeldMemory memory;  // for so many bytes; null: there was none, and the cache does not keep it
   mutable std::atomic<int64_t> uses{0};

@@ -392,7 +392,7 @@ void CompiledRun::RestoreState(const std::shared_ptr<const void>& saved) {
 int64_t CompiledRun::SavedBytes() const { return SavedBytesOf(plan_, code_.shape, groups()); }
 
 std::optional<MemoryNeed> CompiledRun::NeedOf(const RangeSteps& steps) const {
-  return NeedOfRun(batch_, options_, steps, plan_, code_.shape, code_.weights);
+  return NeedOfRun(batch_, options_, steps, plan_, code_.shape, code_.tape, code_.weights);
 }
 
 absl::Status CompiledRun::Finish() {

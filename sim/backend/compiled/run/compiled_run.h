@@ -23,6 +23,7 @@ namespace simgrad::sim::compiled {
 struct RunCode {
   std::shared_ptr<const plan::Plan> plan;
   LaneShape shape;
+  TapeBytes tape;
   WeightsNeed weights;
   // The best that is ready; asked for before every chunk of steps.
   std::function<absl::StatusOr<std::shared_ptr<const Kernel>>(Part)> kernel;
