@@ -443,20 +443,22 @@ def test_what_is_observed_must_be_there():
     )
 
 
-@pytest.mark.parametrize("group", ["state", "control", "params", "data"])
+@pytest.mark.parametrize("group", ["state", "params", "data"])
 @pytest.mark.parametrize("example", [True, np.uint8(1), np.int64(1)])
-def test_an_integer_that_is_constant_is_told_with_what_to_send(client, group, example):
+def test_an_integer_that_is_constant_is_told_with_what_makes_it_an_input(client, group, example):
     steps = {
         "state": lambda state: {"x": state["x"] + jnp.where(state["n"] > 0, 1.0, 2.0), "n": state["n"]},
-        "control": lambda state, control: {"x": state["x"] + jnp.where(control > 0, 1.0, 2.0)},
         "params": lambda state, params: {"x": state["x"] + jnp.where(params > 0, 1.0, 2.0)},
         "data": lambda state, data: {"x": state["x"] + jnp.where(data > 0, 1.0, 2.0)},
     }
+    path = "state.n" if group == "state" else group
     groups = {"state": {"x": 0.0, "n": example}} if group == "state" else {"state": {"x": 0.0}, group: example}
     world = simgrad.jax.world(steps[group], **groups)
     other = np.zeros((), np.asarray(example).dtype)
-    sent = {"initial": {"x": [0.0]}, **({} if group == "state" else {"controls" if group == "control" else group: other})}
+    sent = {"initial": {"x": [0.0]}, **({} if group == "state" else {group: other})}
     if group == "state":
         sent["initial"]["n"] = other[None]
-    with pytest.raises(ValueError, match=r"as a real that the step converts: x\.astype\(int\)"):
+    with pytest.raises(ValueError, match=rf"simgrad.jax.world\(..., varying=\['{path}'\]\) makes it (state|an input)"):
         client.rollout(world, steps=1, **sent)
+    world = simgrad.jax.world(steps[group], varying=[path], **groups)
+    assert client.rollout(world, steps=1, policy="f64", **sent).state["x"].tolist() == [2.0]

@@ -286,4 +286,4 @@ def written_input(b: ProgramBuilder, kind: str, name: str, x: Any) -> Expression
     if kind == "state":
         return b.state(name, array.shape, _element(array.dtype))
     declare = {"control": b.control, "params": b.param, "data": b.data}[kind]
-    return declare(name, array.shape)
+    return declare(name, array.shape, element=_element(array.dtype))

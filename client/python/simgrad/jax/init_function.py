@@ -10,7 +10,7 @@ from simgrad.jax.errors import JaxWorldError, Problem
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
 from simgrad.jax.node import Node
-from simgrad.jax.trace import Lowered, has_type_of, integers, line_of_definition, line_of_result, lowered, traced, typed
+from simgrad.jax.trace import Lowered, has_type_of, line_of_definition, line_of_result, lowered, traced, typed
 from simgrad.jax.trees import GROUPS, Group, called_by_kinds, has_numbers_of
 
 
@@ -71,9 +71,9 @@ class InitFunction:
         made.outputs = [typed(made.graph, x, self._examples[n]) for n, x in zip(self.names, made.outputs)]
         return made
 
-    def varying(self, options: Options) -> frozenset[str]:
-        """Leaves that it computes, or gives another number than the example's."""
-        made = self._typed(integers(self._groups), options)
+    def varying(self, constants: set[tuple[str, str]], options: Options) -> frozenset[str]:
+        """Leaves that it computes, or gives another number than the example's; `constants`: leaves beside the state."""
+        made = self._typed(constants, options)
         return frozenset(
             name
             for name, out in zip(self.names, made.outputs)

@@ -6,7 +6,8 @@ from typing import Any, Callable, Iterable, Mapping
 
 import numpy as np
 
-from simgrad.arrays import PerStep
+from simgrad.arrays import Bits, PerStep, from_tensor, to_tensor
+from simgrad.constants import element_of, range_of
 from simgrad.jax.report import Report
 from simgrad.jax.trace import Step
 from simgrad.jax.trees import Group, has_numbers_of, is_key, words_of
@@ -42,9 +43,11 @@ class JaxWorld(World):
         report: Report,
         starts: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         random: str = "threefry",
+        constants: frozenset[tuple[str, str]] = frozenset(),
     ):
         super().__init__(program=program)
         self._random = random
+        self._constants = constants
         self.step = step
         self.starts = starts
         self.groups = groups
@@ -96,7 +99,7 @@ class JaxWorld(World):
             if leaf is None or (key is not None and self._random == "philox"):
                 continue
             if (kind, name) in self._declared:
-                found[name] = leaf if isinstance(leaf, PerStep) else _array(name, leaf, example)
+                found[name] = _array(f"{word} {name}", leaf, example)
             elif word != "state" or name in self.constants:
                 self._check_constant(word, name, leaf, example)
         return found
@@ -129,15 +132,18 @@ class JaxWorld(World):
                 )
 
     def _check_constant(self, word: str, name: str, leaf: Any, example: np.ndarray) -> None:
-        array = _array(name, leaf, example)
+        array = _numbers(_array(f"{word} {name}", leaf, example))
         rank = array.ndim - example.ndim
         if rank < 0 or not has_numbers_of(array, example):
-            is_real = example.dtype.kind == "f"
-            as_real = "" if is_real else ", as a real that the step converts: x.astype(int)"
+            path = self.groups[word].path(name)
             if word == "state":
-                why = f"the step never changes it; to vary it, pass it in params{as_real}"
+                why = f"the step never changes it; simgrad.jax.world(..., varying=[{path!r}]) makes it state"
+            elif (word, name) not in self._constants:
+                why = "nothing depends on it"
+            elif example.dtype.kind in "iub":
+                why = f"integers and bools of {word} are constants; simgrad.jax.world(..., varying=[{path!r}]) makes it an input"
             else:
-                why = "nothing depends on it" if is_real else f"integers and bools are constants; to vary it, pass it{as_real[1:]}"
+                why = f"{example.dtype} is no type of an input"
             raise ValueError(
                 f"{word} {name} is part of the world, and has another number here: {why}"
             )
@@ -202,15 +208,31 @@ def _leaves(given: Any, group: Group) -> list[Any]:
     return [given.get(name) for name in group.names] if _is_by_name(given, group) else group.flat(given)
 
 
-def _array(name: str, leaf: Any, example: np.ndarray) -> Any:
+def _array(what: str, leaf: Any, example: np.ndarray) -> Any:
+    """A leaf as the numbers of an input, with its mark if it has one. Raises ValueError where an integer or a bool does
+    not hold them."""
+    if isinstance(leaf, PerStep):
+        return PerStep(_array(what, leaf.array, example))
     if is_key(leaf):
         return words_of(leaf)
-    array = np.asarray(leaf)
-    if example.dtype.kind == "f":
+    is_real = example.dtype.kind == "f"
+    if is_real and isinstance(leaf, (Bits, np.ma.MaskedArray)):
+        return leaf
+    array = _numbers(leaf)
+    if is_real or array.dtype == example.dtype:
         return array
     if array.dtype.kind in "biufc":
         with np.errstate(invalid="ignore"):
             held = array.astype(example.dtype)
-        if (held == array).all():
+        other = np.atleast_1d(array)[np.atleast_1d(held != array)]
+        if not other.size:
             return held
-    raise ValueError(f"{name}: an input of {example.dtype} does not hold {array}")
+        array = other[0]
+    takes = f"; it takes {range_of(element_of(example.dtype))}" if example.dtype.kind in "iub" else ""
+    raise ValueError(f"{what}: an input of {example.dtype} does not hold {array}{takes}")
+
+
+def _numbers(given: Any) -> np.ndarray:
+    """An array without its marks."""
+    given = given.array if isinstance(given, PerStep) else given
+    return from_tensor(to_tensor(given)) if isinstance(given, Bits) else np.asarray(given)

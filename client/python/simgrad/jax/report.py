@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Mapping, Sequence
+from typing import Container, Mapping, NamedTuple, Sequence
 
 import jax
 import numpy as np
@@ -14,8 +14,37 @@ from simgrad.jax.lowering import ERROR_IF
 from simgrad.jax.node import Node
 from simgrad.jax.sites import Site
 from simgrad.jax.trace import Step
+from simgrad.jax.trees import Group
 
 _NO_OPERATIONS = ("literal", "input", "argument", "result")
+
+
+class Beside(NamedTuple):
+    """The leaves of control, params and data by path: inputs with their types, constants, and the others."""
+
+    inputs: Mapping[str, str]
+    constants: Sequence[str]
+    unread: Sequence[str]
+
+    @classmethod
+    def of(
+        cls, groups: Mapping[str, Group], inputs: Container[tuple[str, str]], constants: Container[tuple[str, str]]
+    ) -> "Beside":
+        leaves = [
+            (group.path(name), (kind, name), example)
+            for kind, group in groups.items()
+            if kind != "state"
+            for name, example in zip(group.names, group.examples)
+        ]
+        return cls(
+            {path: _type_of(example) for path, key, example in leaves if key in inputs},
+            tuple(path for path, key, _ in leaves if key in constants),
+            tuple(path for path, key, _ in leaves if key not in inputs and key not in constants),
+        )
+
+
+def _type_of(example: np.ndarray) -> str:
+    return "real" if example.dtype.kind == "f" else example.dtype.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +53,8 @@ class Report:
 
     Attributes:
       operations: of the step, by code. state, constants, observables: leaves of the state, by name.
+      inputs: leaves of control, params and data that a request sends, by path, "params.k", with their types.
+      given_constants: the paths of those that are constants. unread: of those that nothing reads.
       exports: what can be recorded. initial: states that init= gives. sites: the lines that decide.
       erased: lines where the step names a format of reals, which the policy's takes the place of.
       dropped: callbacks that are left out, by line; "error_if" are those whose condition is not tested.
@@ -38,6 +69,9 @@ class Report:
     state: Sequence[str]
     constants: Sequence[str]
     observables: Sequence[str]
+    inputs: Mapping[str, str]
+    given_constants: Sequence[str]
+    unread: Sequence[str]
     exports: Sequence[str]
     initial: Sequence[str]
     sites: Sequence[Site]
@@ -54,6 +88,7 @@ class Report:
     def of(
         cls,
         found: Step,
+        beside: "Beside",
         sites: Sequence[Site],
         initial: Sequence[str],
         roles: Mapping[Node, str],
@@ -66,6 +101,9 @@ class Report:
             state=found.state,
             constants=found.constants,
             observables=found.observables,
+            inputs=beside.inputs,
+            given_constants=beside.constants,
+            unread=beside.unread,
             exports=tuple(found.exports),
             initial=tuple(initial),
             sites=tuple(sites),
@@ -91,6 +129,9 @@ class Report:
         unasked = [name for name in self.observables if name not in self.exports]
         for title, names in (
             *(("state", self.state), ("initial", self.initial), ("constants", self.constants)),
+            ("inputs", [name if kind == "real" else f"{name} ({kind})" for name, kind in self.inputs.items()]),
+            ("constants beside the state", self.given_constants),
+            ("read by nothing", self.unread),
             ("observables", [name for name in self.observables if name in self.exports]),
             ("observables that cannot be recorded without observe=", unasked),
             ("exports", self.exports),

@@ -17,6 +17,7 @@ import numpy as np
 
 from simgrad.jax.alternatives import integers_of
 from simgrad.jax.graph import Graph
+from simgrad.jax.integer_inputs import how_to_fix, integer_inputs, told_input
 from simgrad.jax.loop_counters import (
     BEYOND_TURNS,
     MOST_TURNS,
@@ -157,7 +158,8 @@ def _while(low: Lowering, equation: Any, operands: Operands) -> list[Value]:
     if len(bounds) == 1 and bounds[0] is not None and bounds[0].is_exact and not is_batched:
         _check_turns(low, bounds[0].turns)
         return _counted(graph, bounds[0].turns, initial, body, line)
-    return _while_node(graph, goes_on, tested.scope, initial, body, _cap(low, line, tested.caps), line)
+    behind = integer_inputs([goes_on], {tested.scope: initial})
+    return _while_node(graph, goes_on, tested.scope, initial, body, _cap(low, line, tested.caps, behind), line)
 
 
 def _together(test_of: Any, body_of: Any, tests: int) -> tuple[Any, Any]:
@@ -183,13 +185,16 @@ def _together(test_of: Any, body_of: Any, tests: int) -> tuple[Any, Any]:
     return jax.make_jaxpr(any_goes_on)(*for_test), jax.make_jaxpr(turn)(*types)
 
 
-def _cap(low: Lowering, line: Line, bounds: Sequence[int]) -> int:
+def _cap(low: Lowering, line: Line, bounds: Sequence[int], behind: Sequence[Node]) -> int:
+    """`behind`: integer inputs that the test reads."""
     given = _given_cap(low, line)
     if given is not None:
         return min([int(given), *bounds])
     if not bounds:
         low.graph.unranged += 1
-        low.refuse("a while_loop without a bound", f'say how often it may turn: max_iter={{"{line.text}": 50}}')
+        reads = f", whose test reads {' and '.join(map(told_input, behind))}" if behind else ""
+        hint = f'say how often it may turn: max_iter={{"{line.text}": 50}}{how_to_fix(behind)}'
+        low.refuse(f"a while_loop without a bound{reads}", hint)
         return 1
     if min(bounds) > MOST_TURNS:
         what = f"a while_loop whose test lets it turn {min(bounds)} times, where a loop has at most {MOST_TURNS} turns"

@@ -11,9 +11,6 @@ import difflib
 import functools
 import hashlib
 import inspect
-import os
-import pathlib
-import traceback
 from typing import Any, Callable, Mapping, Sequence
 
 import jax
@@ -25,10 +22,8 @@ from simgrad.jax.graph import Graph
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import ERROR_IF, Lowering, Options, equations_of, line_of
 from simgrad.jax.node import INSTALLED, U64, Line, Node, Value, known_array, neutral
+from simgrad.jax.trace_errors import error_of_tracing, mixes_formats
 from simgrad.jax.trees import GROUPS, Group, called, path_name, unique, x64
-
-_PACKAGES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (jax.__file__, __file__))
-
 
 @dataclasses.dataclass
 class Lowered:
@@ -91,16 +86,12 @@ def traced(
     with x64():
         try:
             return in_f64(flat, examples, is_narrow), shape[-1]
-        except (jax.errors.TracerBoolConversionError, jax.errors.ConcretizationTypeError) as error:
-            raise _python_error(error, what) from error
-        except (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError) as error:
-            raise _python_error(error, what) from error
-        except jax.errors.NonConcreteBooleanIndexError as error:
-            raise _python_error(error, what) from error
-        except TypeError as error:
-            if not _mixes_formats(str(error)):
+        except (TypeError, IndexError) as error:
+            leaves = [group.told(name) for group in groups for name in group.names]
+            told = error_of_tracing(error, what, leaves)
+            if told is None:
                 raise
-            raise _format_error(error, what) from error
+            raise told from error
 
 
 _OF_THEIR_MAKERS: set[tuple[Any, ...]] = set()  # arrays that were f32 after JAX's caches had been cleared
@@ -120,7 +111,7 @@ def in_f64(function: Callable[..., Any], examples: Sequence[Any], is_narrow: boo
         if not new:
             return made
     except (TypeError, ValueError) as error:
-        if not (is_narrow and _mixes_formats(str(error))):
+        if not (is_narrow and mixes_formats(str(error))):
             raise
     made = None  # it holds those constants
     jax.clear_caches()
@@ -148,66 +139,10 @@ def _near(name: str, names: Sequence[str]) -> str:
     return f"there is {' and '.join(repr(leaf) for leaf in alike[:3])}" if alike else ""
 
 
-def _mixes_formats(text: str) -> bool:
-    return "float64" in text and any(name in text for name in ("float32", "bfloat16", "float16"))
-
-
-def _format_error(error: Exception, what: str) -> JaxWorldError:
-    """An error of JAX about a carry or a branch whose format the step fixes, as everything else is f64 here."""
-    line, text, asked = _user_line(error)
-    told = str(error).strip().splitlines()[0]
-    return JaxWorldError(
-        f"this {what} makes no world:",
-        [
-            Problem(
-                line,
-                f"float64, in which a world is traced, meets a narrower format that the {what} fixes: {text} ({told})",
-                "give a carry or a branch the type of what it meets: jnp.zeros(n, x.dtype), jnp.zeros(n), or "
-                "param_dtype=float of a Flax module",
-                asked=asked,
-            )
-        ],
-    )
-
-
 def _plain(leaf: Any) -> Any:
     if jax.dtypes.issubdtype(getattr(leaf, "dtype", np.float64), jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     return jax.numpy.asarray(leaf)
-
-
-def _python_error(error: Exception, what: str) -> JaxWorldError:
-    """An error of JAX about Python control flow, with the user's line and what to write instead."""
-    line, text, asked = _user_line(error)
-    if isinstance(error, jax.errors.TracerBoolConversionError):
-        problem = f"Python decides on a value of the {what}: {text}"
-        hint = "use jax.lax.cond, jnp.where or jax.lax.while_loop, or make it a constant"
-    elif isinstance(error, jax.errors.TracerArrayConversionError):
-        problem = f"NumPy is given a value of the {what}: {text}"
-        hint = "use the function of jax.numpy that has its name; of a NumPy table, jnp.asarray(table)[i]"
-    elif isinstance(error, jax.errors.TracerIntegerConversionError):
-        problem = f"Python takes a value of the {what} for an index or a count: {text}"
-        hint = "index an array of jax.numpy, not a list: jnp.asarray(table)[i]; a count is a constant"
-    elif isinstance(error, jax.errors.NonConcreteBooleanIndexError):
-        problem = f"a shape that depends on data: {text}"
-        hint = "use jnp.where with three arguments, or a mask with size="
-    else:
-        problem = f"Python needs the number of a value of the {what}: {text}"
-        hint = "make it a constant, or give size= where a shape depends on it"
-    return JaxWorldError(f"this {what} makes no world:", [Problem(line, problem, hint, asked=asked)])
-
-
-def _user_line(error: Exception) -> tuple[str, str, str]:
-    """The line of the user's, or of a library's, that raised; its text; of a library's the line of the user's that asked
-    for it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    mine = [f for f in frames if not f.filename.startswith(_PACKAGES) and "<frozen" not in f.filename]
-    if not mine:
-        return "", "", ""
-    lines = [Line(f.filename, f.lineno or 0) for f in mine]
-    own = [line.text for line in lines if not line.is_installed]
-    asked = own[-1] if own and lines[-1].is_installed else ""
-    return lines[-1].text, (mine[-1].line or "").strip(), asked
 
 
 def line_of_definition(function: Callable[..., Any]) -> str:
@@ -255,17 +190,6 @@ def lowered(
     return Lowered(graph, lowering, inputs, outputs)
 
 
-def integers(groups: Sequence[Group]) -> set[tuple[str, str]]:
-    """Inputs beside the state are real: integers among them are numbers of the program."""
-    return {
-        (group.kind, name)
-        for group in groups
-        if group.kind != "state"
-        for name, example in zip(group.names, group.examples)
-        if example.dtype.kind != "f" or example.size == 0
-    }
-
-
 class StepFinder:
     """Finds state, constants and observables of a step, to a fixed point.
 
@@ -273,7 +197,9 @@ class StepFinder:
       step: as `simgrad.jax.world` takes it.
       groups: by kind; the state first.
       observe: functions of the next state, by name, and names of its leaves.
-      varying: leaves that are state whether or not the step changes them: what starts each run computes them.
+      varying: leaves that are state whether or not the step changes them: what starts each run computes them, or the
+        caller asks for that.
+      constants: (kind, name) of the leaves beside the state that are numbers of the program.
     """
 
     def __init__(
@@ -283,7 +209,8 @@ class StepFinder:
         observe: Mapping[str, Callable[..., Any]],
         wanted: Sequence[str],
         options: Options,
-        varying: frozenset[str] = frozenset(),
+        varying: frozenset[str],
+        constants: set[tuple[str, str]],
     ):
         self._step = step
         self._groups = groups
@@ -292,6 +219,7 @@ class StepFinder:
         self._options = options
         self._wanted = wanted
         self._varying = {("state", name) for name in varying}
+        self._constants = constants
         if not self._state.names:
             what = f"the state {self._state.built([])!r} has no leaf"
             hint = "give an example of what a step takes and returns: a number, an array, or a pytree of them"
@@ -381,7 +309,7 @@ class StepFinder:
     def find(self, read_by_costs: Callable[[set[tuple[str, str]]], tuple[set[str], set[str]]]) -> Step:
         """`read_by_costs`: of the constants; which leaves of the state stage costs read, and which
         terminal costs do."""
-        constants = integers(self._ordered) | (self._handed_through() - self._varying)
+        constants = self._constants | (self._handed_through() - self._varying)
         while True:
             made = lowered(self.jaxpr, self._ordered, constants, self._options)
             made.lowering.problems.raise_if_any("this step makes no world:")
@@ -416,9 +344,9 @@ class StepFinder:
         found = set()
         for name, example, out in zip(self._state.names, self._state.examples, made.outputs):
             key = ("state", name)
-            if key in constants or key in self._varying:
+            if key in constants:
                 continue
-            if out is made.inputs[key] or example.size == 0:
+            if example.size == 0 or (out is made.inputs[key] and key not in self._varying):
                 found.add(key)
         return found
 

@@ -62,6 +62,10 @@ class Group:
         """A leaf in a message: "state x.pos", or "state" where the group is one array."""
         return self.kind if jax.tree_util.treedef_is_leaf(self.tree) else f"{self.kind} {name}"
 
+    def path(self, name: str) -> str:
+        """A leaf as `varying` names it: "state.x.pos", or "state" where the group is one array."""
+        return self.kind if jax.tree_util.treedef_is_leaf(self.tree) else f"{self.kind}.{name}"
+
     def built(self, leaves: Sequence[Any]) -> Any:
         """The pytree, for JAX, of arrays as `examples` has them."""
         made = [x if key is None else wrapped(x, key) for x, key in zip(leaves, self.keys)]

@@ -16,6 +16,7 @@ from simgrad.jax.node import Node
 from simgrad.jax.roles import CHOICES, WORDS, is_test
 from simgrad.jax.trace import StepFinder
 from simgrad.jax.trees import Group
+from simgrad.jax.varying import Varying
 from simgrad.jax.world_writer import WorldWriter
 
 
@@ -29,6 +30,7 @@ def world(
     observe: Mapping[str, Callable[..., Any]] | Sequence[str] = (),
     objective: Mapping[str, Any] | None = None,
     init: Callable[..., Any] | None = None,
+    varying: str | Sequence[str] = (),
     max_iter: Mapping[str, int] | None = None,
     sites: Mapping[str, str] | None = None,
     roles: Mapping[str, str] | None = None,
@@ -49,13 +51,16 @@ def world(
       step: step(state, control, params, data) -> state, or (state, outputs), of any pytrees. It takes
         what is given of the three behind state, by name where it has arguments of these names.
       state, control, params, data: examples; they fix structure, shapes and, of what the step does
-        not change, numbers. What the step closes over is constant.
+        not change, numbers. Reals beside the state are inputs, and so are integers and bools of control; those of
+        params and data are constants, as is what the step closes over.
       observe: functions of the next state, by name; or names of its leaves. They can be recorded.
       objective: by name the terminal cost, of the state (and params), or {"stage": ..., "terminal":
         ...}; a stage cost takes what the step takes, at its start.
       init: init(params, data, state) -> the state that a run starts from, or leaves of it by name; it takes
         what of the three its arguments name, else params, then data, by place. What it gives need not be
         sent, and is part of the gradient.
+      varying: leaves, or all below a path, that are inputs although they would be constants: integers and bools of
+        params and data, "data.bonds", and what the step hands through of its state, "state.mass".
       max_iter: caps of loops whose own tests give none, by "file.py:line" or function.
       sites: names of one's own for lines that decide, by "file.py:line".
       roles: roles by module, function or named scope: state, dynamics, solver, termination, event, network
@@ -70,7 +75,7 @@ def world(
       random: "threefry": what the step draws with a key of its state is what JAX draws in f64. "philox": each place
         that draws has a draw of the language, by the request's seed and the instance's id; keys mean nothing.
     Warns: of each line whose own derivative is left out, once, at the line of this call.
-    Errors: JaxWorldError, all of a kind at once, with the lines, also for names in max_iter, sites and roles
+    Errors: JaxWorldError, all of a kind at once, with the lines, also for names in varying, max_iter, sites and roles
       that stand for nothing; ValueError for other words.
     """
     _refuse_other_words(tests, formats, custom, kinks, random)
@@ -87,8 +92,9 @@ def world(
     wanted = [observe] if isinstance(observe, str) else [] if functions else list(observe)
     costs = cost_functions(objective or {}, groups)
     start = InitFunction(init, groups) if init is not None else None
-    varying = start.varying(without_draws) if start else frozenset()
-    finder = StepFinder(step, groups, functions, wanted, options, varying)
+    inputs = Varying(varying, groups)
+    begun = start.varying(inputs.constants, without_draws) if start else frozenset()
+    finder = StepFinder(step, groups, functions, wanted, options, begun | inputs.state, inputs.constants)
     all_constants: list[set[tuple[str, str]]] = []
 
     def read_by_costs(constants: set[tuple[str, str]]) -> tuple[set[str], set[str]]:
@@ -100,11 +106,12 @@ def world(
     found = finder.find(read_by_costs)
     writer = WorldWriter(name or _name_of(step), tests, groups, found, aliases, given_roles, kinks)
     writer.write(costs, start, all_constants[-1], without_draws)
-    _refuse_unused(caps, aliases, given_roles, found.live.nodes)
+    program = writer.builder.build()
+    _refuse_unused(caps, aliases, given_roles, found.live.nodes, inputs.unused(writer.inputs))
     for said in options.warned:
         warnings.warn(said, stacklevel=2)
     starts = start.run if start else None
-    return JaxWorld(step, groups, found, writer.builder.build(), writer.report(), starts, random)
+    return JaxWorld(step, groups, found, program, writer.report(), starts, random, frozenset(inputs.constants))
 
 
 def _refuse_other_words(
@@ -132,9 +139,9 @@ def _refuse_unknown_roles(roles: Mapping[str, str]) -> None:
 
 
 def _refuse_unused(
-    caps: Given[int], aliases: Given[str], roles: Given[str], nodes: Sequence[Node]
+    caps: Given[int], aliases: Given[str], roles: Given[str], nodes: Sequence[Node], others: Sequence[Problem]
 ) -> None:
-    """Names that stand for nothing in the step or in a cost."""
+    """Names that stand for nothing in the step or in a cost; `others`: of leaves."""
     loops = _lines(x for x in nodes if x.op == "while")
     deciding = _lines(x for x in nodes if x.op == "while" or is_test(x) or x.op in CHOICES)
     functions = list(dict.fromkeys(x.line.function for x in nodes if x.line.function))
@@ -147,6 +154,7 @@ def _refuse_unused(
         )
         for name in given.unused
     ]
+    problems += others
     if problems:
         raise JaxWorldError("these names stand for nothing:", problems)
 

@@ -13,7 +13,7 @@ from simgrad.jax.init_function import InitFunction
 from simgrad.jax.liveness import Live
 from simgrad.jax.lowering import Options
 from simgrad.jax.node import Node, Place
-from simgrad.jax.report import Report
+from simgrad.jax.report import Beside, Report
 from simgrad.jax.roles import choosing, kinds
 from simgrad.jax.roles import roles as roles_of
 from simgrad.jax.sites import choice_names, halt_names, named_guards, site_names, sites_of
@@ -22,7 +22,11 @@ from simgrad.jax.trees import GROUPS, Group
 
 
 class WorldWriter:
-    """Writes a step and its costs with one builder."""
+    """Writes a step and its costs with one builder.
+
+    Attributes:
+      builder: of the program. inputs: those that it has, by (kind, name), once it is written.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,8 @@ class WorldWriter:
         self._guards: frozenset[Node] = frozenset()
         if level == "decisions":  # no level reports fewer comparisons, but for "loops", which reports none
             self._guards = named_guards(found.live.nodes, self._kinds, self._choosing, aliases)
-        self._inputs: dict[tuple[str, str], Expression] = {}
+        self.inputs: dict[tuple[str, str], Expression] = {}
+        self._constants: set[tuple[str, str]] = set()
         self._roles: dict[Node, str] = {}
 
     def write(
@@ -59,6 +64,7 @@ class WorldWriter:
         constants: set[tuple[str, str]],
         options: Options,
     ) -> None:
+        self._constants = constants
         lowered_costs = [(cost, *cost.lowered(constants, options)) for cost in costs]
         lives = [self._found.live, *(c[2] for c in lowered_costs)]
         begun = start.lowered(constants, options) if start is not None else None
@@ -76,7 +82,8 @@ class WorldWriter:
         found = self._found
         by_kind = {**self._kinds, **dict.fromkeys(self._guards, "event")}
         sites = sites_of(found.live.nodes, self._names, by_kind, self._choosing, self._chosen)
-        return Report.of(found, sites, self._start, self._roles, self._halts)
+        beside = Beside.of(self._groups, self.inputs, self._constants)
+        return Report.of(found, beside, sites, self._start, self._roles, self._halts)
 
     def _declare(self, used: set[tuple[str, str]]) -> None:
         for kind in GROUPS:
@@ -86,7 +93,7 @@ class WorldWriter:
             for name, example in zip(group.names, group.examples):
                 key = (kind, name)
                 if name in self._found.state if kind == "state" else key in used:
-                    self._inputs[key] = written_input(self.builder, kind, name, example)
+                    self.inputs[key] = written_input(self.builder, kind, name, example)
         params = self._groups.get("params")
         unused = [n for n in (params.names if params else ()) if ("params", n) not in used]
         real = [
@@ -114,7 +121,7 @@ class WorldWriter:
 
         def start() -> dict[str, Expression]:
             roles = roles_of(live, made.outputs, self._given_roles)
-            emission = Emission(self.builder, live, self._inputs, roles, _Unnamed("init"), self._kinks)
+            emission = Emission(self.builder, live, self.inputs, roles, _Unnamed("init"), self._kinks)
             emission.write(made.graph.root)
             return {n: emission.value(x) for n, x in given.items()}
 
@@ -126,7 +133,7 @@ class WorldWriter:
         self._roles = roles_of(found.live, self._outputs, self._given_roles)
         graph = found.lowered.graph
         emission = Emission(
-            *(self.builder, found.live, self._inputs, self._roles, self._names),
+            *(self.builder, found.live, self.inputs, self._roles, self._names),
             *(self._kinks, self._chosen, self._guards),
         )
         emission.write(graph.root)
@@ -147,12 +154,12 @@ class WorldWriter:
             return emission.value(made.outputs[0])
 
         def stage() -> Expression:
-            return written("stage", self._inputs)
+            return written("stage", self.inputs)
 
         def terminal(
             states: Mapping[str, Expression], exports: Mapping[str, Expression]
         ) -> Expression:
-            inputs = {k: x for k, x in self._inputs.items() if k[0] != "state"}
+            inputs = {k: x for k, x in self.inputs.items() if k[0] != "state"}
             inputs.update({("state", n): x for n, x in (*exports.items(), *states.items())})
             return written("terminal", inputs)
 

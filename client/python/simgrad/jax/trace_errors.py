@@ -1,0 +1,104 @@
+"""Errors of JAX while it traces a step: with the user's line, the leaf that is asked for its number, and what to write."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import traceback
+from typing import Sequence
+
+import jax
+
+from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.node import Line
+
+_PACKAGES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (jax.__file__, __file__))
+_CLOSE_OVER = "close over it: what a step closes over is constant"
+_OF_A_LENGTH = f"use a fixed length and a mask, jnp.where(jnp.arange(9) < n, x, 0), or {_CLOSE_OVER}"
+# Errors of JAX without a type of their own.
+_OF_SHAPES = ("Shapes must be 1D sequences of concrete values", "Slice entries must be static integers")
+
+
+def error_of_tracing(error: Exception, what: str, leaves: Sequence[str]) -> JaxWorldError | None:
+    """What a user is told of an error of JAX; None: it is no such error.
+
+    Args:
+      what: is traced: a step, an init or a cost. leaves: what it takes, as messages tell them.
+    """
+    if mixes_formats(str(error)):
+        return _format_error(error, what)
+    found = _problem(error, what)
+    if found is None:
+        return None
+    problem, hint = found
+    line, text, asked = _user_line(error)
+    said = f"{problem}{_made_of(str(error), leaves)}: {text}"
+    return JaxWorldError(f"this {what} makes no world:", [Problem(line, said, hint, asked=asked)])
+
+
+def _problem(error: Exception, what: str) -> tuple[str, str] | None:
+    """What is wrong with Python's use of a traced value, and what to write."""
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return f"Python decides on a value of the {what}", f"use jax.lax.cond, jnp.where or jax.lax.while_loop, or {_CLOSE_OVER}"
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return (
+            f"NumPy is given a value of the {what}",
+            "use the function of jax.numpy that has its name; of a NumPy table, jnp.asarray(table)[i]",
+        )
+    if isinstance(error, jax.errors.TracerIntegerConversionError):
+        return (
+            f"Python takes a value of the {what} for an index or a count",
+            f"index an array of jax.numpy, not a list: jnp.asarray(table)[i]; to count, use jax.lax.fori_loop, or {_CLOSE_OVER}",
+        )
+    if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
+        return "a shape that depends on data", "use jnp.where with three arguments, or a mask with size="
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return f"Python needs the number of a value of the {what}", f"{_OF_A_LENGTH}; give size= where a shape depends on it"
+    if any(text in str(error) for text in _OF_SHAPES):
+        return f"a shape that depends on a value of the {what}", _OF_A_LENGTH
+    return None
+
+
+def _made_of(text: str, leaves: Sequence[str]) -> str:
+    """The leaves that JAX says a value depends on; empty where it does not say."""
+    _, found, said = text.partition("it depends on the value")
+    places = [int(k) for k in re.findall(r"leaves\[(\d+)\]", said.split("\n")[0])] if found and "function flat" in text else []
+    told = [leaves[k] for k in dict.fromkeys(places) if k < len(leaves)]
+    return f" (it depends on {' and '.join(told)})" if told else ""
+
+
+def mixes_formats(text: str) -> bool:
+    """Whether an error of JAX tells of f64 that meets a narrower format."""
+    return "float64" in text and any(name in text for name in ("float32", "bfloat16", "float16"))
+
+
+def _format_error(error: Exception, what: str) -> JaxWorldError:
+    """An error of JAX about a carry or a branch whose format the step fixes, as everything else is f64 here."""
+    line, text, asked = _user_line(error)
+    told = str(error).strip().splitlines()[0]
+    return JaxWorldError(
+        f"this {what} makes no world:",
+        [
+            Problem(
+                line,
+                f"float64, in which a world is traced, meets a narrower format that the {what} fixes: {text} ({told})",
+                "give a carry or a branch the type of what it meets: jnp.zeros(n, x.dtype), jnp.zeros(n), or "
+                "param_dtype=float of a Flax module",
+                asked=asked,
+            )
+        ],
+    )
+
+
+def _user_line(error: Exception) -> tuple[str, str, str]:
+    """The line of the user's, or of a library's, that raised; its text; of a library's the line of the user's that asked
+    for it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [f for f in frames if not f.filename.startswith(_PACKAGES) and "<frozen" not in f.filename]
+    if not mine:
+        return "", "", ""
+    lines = [Line(f.filename, f.lineno or 0) for f in mine]
+    own = [line.text for line in lines if not line.is_installed]
+    asked = own[-1] if own and lines[-1].is_installed else ""
+    return lines[-1].text, (mine[-1].line or "").strip(), asked
