@@ -31,3 +31,15 @@ def test_the_example_of_function_goes_on_from_step_py_in_f64(root, server, tmp_p
         jax.config.update("jax_enable_x64", before)
     slope, dtype = capsys.readouterr().out.splitlines()[-1].split()
     assert dtype == "float64" and float(slope) != 0
+
+
+def test_the_example_of_integers_prints_its_inputs_and_a_gradient(root, server, tmp_path, capsys):
+    blocks = re.findall(r"```python\n(import.*?)```", (root / "docs/jax.md").read_text(), re.DOTALL)
+    (integers,) = [block for block in blocks if "varying=" in block]
+    source = tmp_path / "step.py"
+    source.write_text(integers.replace("localhost:8001", server.target))
+    exec(compile(source.read_text(), str(source), "exec"), {})
+    inputs, gradient = capsys.readouterr().out.splitlines()
+    assert inputs == "{'control.action': 'int32', 'params.k': 'real', 'data.bonds': 'int64'}"
+    slope = gradient.removesuffix(" {'action': None}")
+    assert float(slope) != 0

@@ -166,6 +166,19 @@ def test_whole_reals_and_bools_are_taken_for_integers(client, world):
     assert np.array_equal(run(params={"stiff": 0}), run(params={"stiff": False}))
 
 
+@pytest.mark.parametrize("mark", [lambda x: x, sg.PerStep], ids=["one", "per step"])
+def test_bits_are_reals_and_a_masked_array_is_refused(client, mark):
+    step = lambda state, control: {"x": state["x"] + control["u"] * control["n"], "m": state["m"]}
+    world = simgrad.jax.world(step, state={"x": 0.0, "m": 1.5}, control={"u": 1.0, "n": 2})
+    run = lambda **sent: client.rollout(world, steps=2, policy="f64", initial={"m": sg.Bits(np.array([0x3FC0], np.uint16), "bf16")}, controls=sent)
+    assert run(u=mark(sg.Bits(np.array([0x3F80, 0x4000], np.uint16), "bf16"))).state["x"].tolist() == ([6.0] if mark is sg.PerStep else [4.0, 8.0])
+    for name in ("u", "n"):
+        with pytest.raises(TypeError, match=f"control {name}: a masked array lacks numbers"):
+            run(**{name: mark(np.ma.masked_array([1, 2], [False, True]))})
+    with pytest.raises(ValueError, match="state m is part of the world"):
+        client.rollout(world, steps=2, initial={"m": sg.Bits(np.array([0x3F80], np.uint16), "bf16")})
+
+
 def test_names_that_stand_for_nothing_are_told_together():
     given = dict(state={"x": 1.0}, params={"n": 3, "m": 4, "k": 0.5}, max_iter={"f.py:3": 4})
     with pytest.raises(simgrad.jax.JaxWorldError, match="these names stand for nothing") as found:

@@ -46,8 +46,8 @@ def told_input(x: Node) -> str:
     return f"{kind} {name}" if name != kind else f"{kind}"
 
 
-def how_to_fix(inputs: Sequence[Node]) -> str:
-    """What to write in front of a number that is needed while tracing, to be added to a hint; empty without inputs."""
+def remedy(inputs: Sequence[Node]) -> str:
+    """A remedy where a number is needed while tracing, to be added to a hint; empty without inputs."""
     if not inputs:
         return ""
     names = " and ".join(map(told_input, inputs))

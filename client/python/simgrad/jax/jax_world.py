@@ -210,13 +210,15 @@ def _leaves(given: Any, group: Group) -> list[Any]:
 
 def _array(what: str, leaf: Any, example: np.ndarray) -> Any:
     """A leaf as the numbers of an input, with its mark if it has one. Raises ValueError where an integer or a bool does
-    not hold them."""
+    not hold them, TypeError where a mask leaves some out."""
     if isinstance(leaf, PerStep):
         return PerStep(_array(what, leaf.array, example))
     if is_key(leaf):
         return words_of(leaf)
+    if np.ma.is_masked(leaf):
+        raise TypeError(f"{what}: a masked array lacks numbers; say which by value.filled(...)")
     is_real = example.dtype.kind == "f"
-    if is_real and isinstance(leaf, (Bits, np.ma.MaskedArray)):
+    if is_real and isinstance(leaf, Bits):
         return leaf
     array = _numbers(leaf)
     if is_real or array.dtype == example.dtype:

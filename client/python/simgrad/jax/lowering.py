@@ -28,7 +28,7 @@ from simgrad.jax.errors import Problems, told
 from simgrad.jax.given import Given
 from simgrad.jax.graph import Graph
 from simgrad.jax.hints import HINTS
-from simgrad.jax.integer_inputs import alone_behind, how_to_fix
+from simgrad.jax.integer_inputs import alone_behind, remedy
 from simgrad.jax.node import I64, INSTALLED, U64, Line, Node, Value, known_array, neutral, size_of
 from simgrad.jax.ranges import OF_I32
 from simgrad.jax.trees import wrapped
@@ -226,7 +226,7 @@ class Lowering:
             if found is not None:
                 return found
             what, hint = (*error.args, "")[:2]
-            self.refuse(what, f"{hint}{how_to_fix(alone_behind(operands))}")
+            self.refuse(what, f"{hint}{remedy(alone_behind(operands))}")
             return self._placeholders(equation)
         results = [made] if isinstance(made, (Node, np.ndarray)) else list(made)
         for variable, x in zip(equation.outvars, results):

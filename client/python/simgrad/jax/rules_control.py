@@ -17,7 +17,7 @@ import numpy as np
 
 from simgrad.jax.alternatives import integers_of
 from simgrad.jax.graph import Graph
-from simgrad.jax.integer_inputs import how_to_fix, integer_inputs, told_input
+from simgrad.jax.integer_inputs import remedy, integer_inputs, told_input
 from simgrad.jax.loop_counters import (
     BEYOND_TURNS,
     MOST_TURNS,
@@ -193,7 +193,7 @@ def _cap(low: Lowering, line: Line, bounds: Sequence[int], behind: Sequence[Node
     if not bounds:
         low.graph.unranged += 1
         reads = f", whose test reads {' and '.join(map(told_input, behind))}" if behind else ""
-        hint = f'say how often it may turn: max_iter={{"{line.text}": 50}}{how_to_fix(behind)}'
+        hint = f'say how often it may turn: max_iter={{"{line.text}": 50}}{remedy(behind)}'
         low.refuse(f"a while_loop without a bound{reads}", hint)
         return 1
     if min(bounds) > MOST_TURNS:

@@ -21,7 +21,7 @@ _OF_SHAPES = ("Shapes must be 1D sequences of concrete values", "Slice entries m
 
 
 def error_of_tracing(error: Exception, what: str, leaves: Sequence[str]) -> JaxWorldError | None:
-    """What a user is told of an error of JAX; None: it is no such error.
+    """An error for the user, in place of one of JAX; None: it is no such error.
 
     Args:
       what: is traced: a step, an init or a cost. leaves: what it takes, as messages tell them.
@@ -38,7 +38,7 @@ def error_of_tracing(error: Exception, what: str, leaves: Sequence[str]) -> JaxW
 
 
 def _problem(error: Exception, what: str) -> tuple[str, str] | None:
-    """What is wrong with Python's use of a traced value, and what to write."""
+    """Tells what is wrong with Python's use of a traced value, and what to write."""
     if isinstance(error, jax.errors.TracerBoolConversionError):
         return f"Python decides on a value of the {what}", f"use jax.lax.cond, jnp.where or jax.lax.while_loop, or {_CLOSE_OVER}"
     if isinstance(error, jax.errors.TracerArrayConversionError):
