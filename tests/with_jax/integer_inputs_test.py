@@ -463,6 +463,22 @@ def test_compare_and_sensitivity_run_with_integers(client, world):
     assert "There is no test in 16 runs" in str(s)
 
 
+def test_a_product_with_second_derivatives_moves_reals_beside_integers(client, world):
+    run = dict(steps=STEPS, initial=STATE, controls={"action": 2}, objective="o", policy="f64")
+    product = client.hessian_vector(world, vector={"initial": {"x": np.ones(4)}}, **run)
+
+    def value(x):
+        state, total = {"x": x}, 0.0
+        for _ in range(STEPS):
+            total += 2 * state["x"][0]
+            state = step(state, {"action": 2}, PARAMS, {name: jnp.asarray(a) for name, a in DATA.items()})
+        return total + jnp.sum(state["x"] ** 2) + state["x"][3]
+
+    np.testing.assert_allclose(product.initial["x"], jax.hessian(value)(jnp.asarray(STATE["x"])) @ np.ones(4), rtol=1e-8)
+    with pytest.raises(ValueError, match=r"vector\['controls'\]\['action'\]: an input of i32 cannot be moved"):
+        client.hessian_vector(world, vector={"controls": {"action": 1.0}}, **run)
+
+
 def test_a_saved_world_has_its_integers(client, world, tmp_path):
     path = pathlib.Path(tmp_path, "world.txtpb")
     world.save(path)

@@ -16,7 +16,8 @@ import numpy as np
 
 from simgrad import errors, path, summary
 from simgrad.arrays import Bits, PerStep
-from simgrad.request import Arrays
+from simgrad.constants import element_name
+from simgrad.request import Arrays, declarations_of
 from simgrad.results import Gradient
 from simgrad.v1 import program_pb2
 
@@ -120,6 +121,16 @@ def _directions(
     if not (np.isfinite(largest) and largest > 0):
         raise ValueError("vector must have a number that is not zero, and finite ones only")
     return directions
+
+
+def _check_reals(world: World, directions: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Raises ValueError for a direction of integers or bools, so far as the world says what its inputs are."""
+    declared = declarations_of(world.program)
+    for group, arrays in directions.items():
+        for name in arrays:
+            found = declared.get((_KINDS[group], name))
+            if found is not None and found.element != program_pb2.ELEMENT_TYPE_REAL:
+                raise ValueError(f"vector[{group!r}][{name!r}]: an input of {element_name(found.element)} cannot be moved")
 
 
 def _chosen_step(
@@ -235,6 +246,7 @@ def hessian_vector(
     _check_groups(vector)
     inputs = {group: _with_defaults(world, group, arrays, vector) for group, arrays in inputs.items()}
     directions = _directions(inputs, vector)
+    _check_reals(world, directions)
     asked = options.pop("path", False)
     given = asked if isinstance(asked, path.Path) else None
     around = _Differences(client, world, inputs, directions, options)
