@@ -17,7 +17,7 @@ import numpy as np
 
 from simgrad.jax.alternatives import integers_of
 from simgrad.jax.graph import Graph
-from simgrad.jax.integer_inputs import remedy, integer_inputs, told_input
+from simgrad.jax.integer_inputs import integer_inputs, remedy, told_input
 from simgrad.jax.loop_counters import (
     BEYOND_TURNS,
     MOST_TURNS,

@@ -26,11 +26,9 @@ def error_of_tracing(error: Exception, what: str, leaves: Sequence[str]) -> JaxW
     Args:
       what: is traced: a step, an init or a cost. leaves: what it takes, as messages tell them.
     """
-    if mixes_formats(str(error)):
-        return _format_error(error, what)
     found = _problem(error, what)
     if found is None:
-        return None
+        return _format_error(error, what) if mixes_formats(str(error)) else None
     problem, hint = found
     line, text, asked = _user_line(error)
     said = f"{problem}{_made_of(str(error), leaves)}: {text}"
