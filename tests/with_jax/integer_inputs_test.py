@@ -340,6 +340,7 @@ def test_a_test_of_reals_beside_an_input_is_still_a_site(client):
 def test_keys_are_inputs_of_each_step_and_instance(client):
     walk = lambda state, control: {"x": state["x"] + jax.random.normal(control["key"], (2,))}
     world = simgrad.jax.world(walk, state={"x": jnp.zeros(2)}, control={"key": jax.random.key(0)})
+    assert world.report().inputs == {"control.key": "key"}
     keys = jax.random.split(jax.random.key(4), (COUNT, STEPS))
     expected = np.array([sum(jax.random.normal(key, (2,)) for key in row) for row in keys])
     run = dict(steps=STEPS, policy="f64")

@@ -31,13 +31,13 @@ class Beside(NamedTuple):
         cls, groups: Mapping[str, Group], inputs: Container[tuple[str, str]], constants: Container[tuple[str, str]]
     ) -> "Beside":
         leaves = [
-            (group.path(name), (kind, name), example)
+            (group.path(name), (kind, name), "key" if random is not None else _type_of(example))
             for kind, group in groups.items()
             if kind != "state"
-            for name, example in zip(group.names, group.examples)
+            for name, example, random in zip(group.names, group.examples, group.keys)
         ]
         return cls(
-            {path: _type_of(example) for path, key, example in leaves if key in inputs},
+            {path: kind for path, key, kind in leaves if key in inputs},
             tuple(path for path, key, _ in leaves if key in constants),
             tuple(path for path, key, _ in leaves if key not in inputs and key not in constants),
         )
