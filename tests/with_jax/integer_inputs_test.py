@@ -263,6 +263,14 @@ def test_a_loop_turns_as_often_as_an_input_says(client, capped):
         np.testing.assert_allclose([g.values[n], g.params[n]], [value, slope], rtol=1e-13)
 
 
+def test_a_loop_that_an_input_would_turn_beyond_its_cap_is_told(client):
+    world = simgrad.jax.world(summed, state={"x": 1.0}, control=2, max_iter={LOOP: 6})
+    r = client.rollout(world, steps=1, controls=np.array([2, 6, 9]), policy="f64")
+    [loop] = r.sites.values()
+    assert r.state["x"][1] == r.state["x"][2] and loop.runs == 3
+    assert "max_iter 1, counter 2" in str(loop) and loop.margin == np.inf
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
