@@ -107,8 +107,9 @@ class InputChecker {
   }
 
  private:
-  // Everything that speaks of the batch size must say the same.
-  void Agree(int64_t count, const std::string& field) {
+  // Everything that speaks of the batch size must say the same. `is_as_steps`: the axis may have been
+  // meant for the steps.
+  void Agree(int64_t count, const std::string& field, bool is_as_steps = false) {
     if (!conflict_.ok()) return;
     if (count < 1) {
       conflict_ = InvalidField(field, "a batch has at least one instance");
@@ -116,8 +117,10 @@ class InputChecker {
       conflict_ = LimitExceeded(field, absl::StrCat(count, " instances are above this server's ",
                                                     "limit of ", limits_.max_instances));
     } else if (instances_ && *instances_ != count) {
+      const char* const steps =
+          is_as_steps ? "; a value for each step is sent with per_step (simgrad.PerStep)" : "";
       conflict_ = InvalidField(field, absl::StrCat("has ", count, " instances, but ",
-                                                   instances_from_, " has ", *instances_));
+                                                   instances_from_, " has ", *instances_, steps));
     } else if (!instances_) {
       instances_ = count;
       instances_from_ = field;
@@ -141,13 +144,13 @@ class InputChecker {
                                          "and data have"));
       }
       absl::Status status = CheckElement(*declared, list[i].tensor(), path + ".tensor", meter_);
-      if (status.ok()) status = CheckShape(*declared, list[i], path + ".tensor.shape");
+      if (status.ok()) status = CheckShape(*declared, list[i], may_step, path + ".tensor.shape");
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
-  absl::Status CheckShape(const FieldSchema& declared, const v1::NamedTensor& sent,
+  absl::Status CheckShape(const FieldSchema& declared, const v1::NamedTensor& sent, bool may_step,
                           const std::string& field) {
     std::vector<int64_t> tail;
     if (sent.per_step()) tail.push_back(spec_.steps());
@@ -171,7 +174,8 @@ class InputChecker {
                                        "it without instances, as [",
                                        absl::StrJoin(tail, ", "), "]"));
     }
-    if (per_instance) Agree(shape[0], field);
+    const bool is_as_steps = may_step && !sent.per_step();
+    if (per_instance) Agree(shape[0], field, is_as_steps && shape[0] == spec_.steps());
     return conflict_;
   }
 

@@ -389,3 +389,15 @@ def test_of_many_that_are_missing_some_are_named(client):
     b.next(**{f"s{i}": x for i, x in enumerate(states)})
     with pytest.raises(errors.InvalidArgument, match="state 's7', 4 others have no default"):
         client.rollout(sg.World(program=b), steps=1, initial={})
+
+
+@pytest.mark.parametrize("rows, is_told", [(3, True), (4, False)])
+def test_a_control_with_as_many_rows_as_steps_is_told_how_a_value_for_each_is_sent(client, rows, is_told):
+    work = dict(steps=3, initial={"y": [[0.5]] * 2, "v": [0.0]}, params={"k": 1.0})
+    with pytest.raises(sg.InvalidArgument, match=f"has {rows} instances, but spec.initial.0.*has 2") as refused:
+        client.rollout(BALL, controls={"u": np.zeros((rows, 1))}, **work)
+    assert ("sent with per_step (simgrad.PerStep)" in str(refused.value)) == is_told
+    assert client.rollout(BALL, controls={"u": sg.PerStep(np.zeros((3, 1)))}, **work).ok.all()
+    with pytest.raises(sg.InvalidArgument) as refused:  # a state has no value per step
+        client.rollout(BALL, **{**work, "initial": {"y": [[0.5]] * 2, "v": [[0.0]] * 3}})
+    assert "per_step" not in str(refused.value)

@@ -72,3 +72,53 @@ def test_a_level_reports_fewer_comparisons_under_a_name_than_another():
     counts = {level: sum(name.startswith("test") for name in found) for level, found in lines.items()}
     assert counts["loops"] == 1 < counts["decisions"] < counts["all"]
     assert lines["all"]["test"] == "margin 2" and lines["decisions"]["test"] == "margin 2.5"
+
+
+class Conversions(ProgramBuilder):
+    """The line of each conversion says its margin at x = 1."""
+
+    def _label(self):
+        return getattr(self, "line", "")
+
+    def whole(self, x, element=ELEMENT_TYPE_I32):
+        """2 and some hundredths that no other conversion has, as an integer, or as a bool, which compares with 0."""
+        self.count = getattr(self, "count", 0) + 1
+        number = 2 + 0.01 * self.count
+        made = x * number
+        self.line = f"margin {number - 2 if element == ELEMENT_TYPE_I32 else number:g}"
+        made = self.convert(made, element)
+        self.line = "elsewhere"
+        return made
+
+
+def world_of_conversions(level):
+    b = Conversions("conversions", level=level)
+    x, kept = b.state("x"), b.state("kept", element=ELEMENT_TYPE_I32)
+    table, one, none = b.literal([1.0, 2.0, 3.0, 4.0]), b.literal(1.0), b.literal(0.0)
+    y = table[b.whole(x)]
+    y = y + b.convert(b.whole(x), ELEMENT_TYPE_REAL)  # it becomes a real again
+    b.whole(x)  # nothing reads it
+    y = y + table[b.whole(x) + 1]
+    y = y + b.select(b.whole(x, ELEMENT_TYPE_BOOL), one, none)
+    y = y + b.select(b.gt(b.whole(x), 1), one, none)
+    following = b.whole(x)
+    total = b.for_loop(2, [none], lambda index, carried: [carried[0] + table[b.whole(x)]])[0]
+    loop = b.while_loop(
+        "turns", [b.literal(0, element=ELEMENT_TYPE_I32)], lambda n: b.ge(n, b.whole(x)), lambda carried, exports: [carried[0] + 1], max_iter=9)  # fmt: skip
+    b.observe("seen", b.whole(x))  # no number hangs on it
+    b.next(x=x + 0.0 * (y + total + b.convert(loop[0][0], ELEMENT_TYPE_REAL)), kept=following + 0 * kept)
+    return sg.World(program=b.build())
+
+
+@pytest.mark.parametrize("level", ["decisions", "all"])
+def test_a_conversion_that_the_server_calls_a_choice_has_its_line(client, level):
+    made = world_of_conversions(level)
+    answer = client.rollout(made, steps=1, initial={"x": 1.0, "kept": 0}, policy="f64")
+    told = answer.events
+    assert len(told) == 7 and all(event.checks[0] for event in told.values())
+    assert {name: f"margin {event.margin[0]:g}" for name, event in told.items()} == {n: e.line for n, e in told.items()}
+    assert {name: line for name, line in made.lines_of_sites().items() if line != "elsewhere"}.keys() == told.keys()
+
+
+def test_no_conversion_is_a_site_where_loops_alone_are():
+    assert not any(name.startswith("convert") for name in world_of_conversions("loops").lines_of_sites())

@@ -29,13 +29,14 @@ class Guards:
         self._chosen_by: set[int] = set()  # conditions of selects, and what becomes a real
         self._elsewhere: set[int] = set()  # operands in other places
         self._of_guards: set[int] = set()  # numbers that guards compare with
-        self._choosing: list[int] = []  # integers and bools that choose numbers, are states, or are told
+        self._choosing: list[int] = []  # integers and bools that choose numbers, or are states
         self._weighing: list[int] = []  # those that become reals
         self._of_sites: set[int] = set()  # outcomes of events and choices
         self._read(program.step)
         exported = [x.value for x in program.exports]
         self._elsewhere.update(exported)
-        self._choosing += [*program.step.yields, *exported]
+        self._choosing += program.step.yields
+        self._told = exported
         self._ending = self._reached(self._predicates)
 
     def has(self, op: program_pb2.Op) -> bool:
@@ -53,8 +54,17 @@ class Guards:
         found = self._chooses if op.code == "convert" else self._chooses | self._weighs
         return not found.isdisjoint(op.results)
 
+    def is_chosen(self, op: program_pb2.Op) -> bool:
+        """Whether a conversion of reals to integers or bools is a site, at levels that count choices: where its outcome
+        chooses a number, is of a state, ends an instance or stops a loop."""
+        return not (self._chooses_numbers | self._ending).isdisjoint(op.results)
+
     @functools.cached_property
     def _chooses(self) -> set[int]:
+        return self._chooses_numbers | self._reached(self._told, self._of_sites)
+
+    @functools.cached_property
+    def _chooses_numbers(self) -> set[int]:
         return self._reached(self._choosing, self._of_sites)
 
     @functools.cached_property

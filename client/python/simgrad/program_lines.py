@@ -44,23 +44,20 @@ def add_line(error: errors.SimgradError, message: Any) -> None:
 
 def site_lines(program: program_pb2.Program) -> dict[str, str]:
     """The line of each site: loops, events, accepted steps, comparisons with a name, and choices of the largest, of an
-    order and of pivots. Whether a conversion counts, only the flow of data says: it has no line, nor has what stands
-    behind it under its name. A comparison that the level does not report has the line of its name where no other has it."""
+    order, of pivots and of whole numbers. A comparison that the level does not report has the line of its name where no
+    other has it."""
     lines: dict[str, str] = {}
     unreported: dict[str, str] = {}
     seen: dict[str, int] = {}
-    unsure = set()
     guards = Guards(program)
     for op in _ops_of(program.step, with_vjps=False):
-        name = op.decision_site or _choice_name(program, op)
+        name = op.decision_site or _choice_name(program, guards, op)
         if name and op.code in COMPARISONS and not _is_reported(program, guards, op):
             unreported.setdefault(name, op.label)
-        elif name and name not in unsure:
+        elif name:
             before = seen.get(name, 0)
             seen[name] = before + 1
             lines[f"{name}#{before}" if before else name] = op.label
-        elif op.code == "convert" and _may_choose(program, op):
-            unsure.add(op.site)
     return {**unreported, **lines, **_initial_lines(program)}
 
 
@@ -142,9 +139,13 @@ def _is_reported(program: program_pb2.Program, guards: Guards, op: program_pb2.O
 _CHOICES = {**{code: code for code in ("argmax", "argmin", "argsort", "cholesky")}, "lu_permutation": "lu", "solve": "lu"}
 
 
-def _choice_name(program: program_pb2.Program, op: program_pb2.Op) -> str:
-    """Lines of operations that choose by reals, in a program whose level counts choices; conversions need the flow of data, and have none."""
-    if op.code not in _CHOICES or program.level not in ("decisions", "all"):
+def _choice_name(program: program_pb2.Program, guards: Guards, op: program_pb2.Op) -> str:
+    """The name of an operation that chooses by reals, in a program whose level counts choices; else none."""
+    if program.level not in ("decisions", "all"):
+        return ""
+    if op.code == "convert" and _may_choose(program, op) and guards.is_chosen(op):
+        return op.site or op.code
+    if op.code not in _CHOICES:
         return ""
     return (op.site or _CHOICES[op.code]) if _chooses_places(program, op) else ""
 
