@@ -1,5 +1,6 @@
 """What a client uploads, names and sends whole, at a server that is told how to answer."""
 
+import functools
 import gc
 import hashlib
 import pickle
@@ -429,6 +430,24 @@ def test_a_world_does_not_change(keeper):
     [content] = keeper.kept.values()
     assert program_pb2.Program.FromString(content) == many.program
     assert how_sent(keeper) == [whole(many), "ref", "ref"]
+
+
+def test_a_world_that_gets_another_cost_is_another_program(keeper):
+    @sg.world
+    def many(x: sg.State):
+        return {"x": functools.reduce(lambda y, k: y * (1.0 - k * 1e-6), range(MANY), x)}
+
+    with client_of(keeper.target) as client:
+        for name in ("first", "second"):
+            cost = eval("lambda x: x * x")
+            cost.__name__ = name
+            many.objective(cost)
+            for _ in range(2):
+                roll(client, many)
+            assert [o.name for o in many.program.objectives][-1] == name
+    assert how_sent(keeper)[::2] == [whole(many), whole(many)] and how_sent(keeper)[1::2] == ["ref", "ref"]
+    programs = [program_pb2.Program.FromString(content) for content in keeper.kept.values()]
+    assert [[o.name for o in p.objectives] for p in programs] == [["first"], ["first", "second"]]
 
 
 def test_programs_are_forgotten_with_their_worlds():

@@ -1,6 +1,7 @@
 """Attributes of results that are made when one of them is first read."""
 
 import copy
+import pathlib
 import pickle
 import threading
 from dataclasses import dataclass, replace
@@ -121,6 +122,37 @@ def test_a_call_that_looks_at_no_step_reads_no_block(monkeypatch):
         assert result.ok.all() and result.steps == 2 and read == []
         assert list(result.sites) == ["solve"] and read == [1]
         assert result.events == result.forced == {} and read == [1]
+    server.stop()
+
+
+class Large(Teller):
+    """Answers with a trajectory of 1 MiB in the same message."""
+
+    def Rollout(self, request, context):
+        [response] = super().Rollout(request, context)
+        header, block, result = response.parts
+        header.header.trajectory.add(name="x", dtype=1, times=1 << 17)
+        chunk = simgrad_pb2.TrajectoryChunk(name="x", instances=1, times=1 << 17, data=bytes(1 << 20))
+        yield simgrad_pb2.RolloutResponse(parts=[header, simgrad_pb2.RolloutPart(trajectory=chunk), block, result])
+
+
+def resident():
+    fields = pathlib.Path("/proc/self/status").read_text().split("VmRSS:")[1].split()
+    return int(fields[0]) << 10
+
+
+def test_a_result_that_nobody_looks_at_holds_no_message():
+    server, kept, calls = Large(), [], 40
+    with client_of(server.target) as client:
+        for call in range(calls + 10):
+            if call == 10:
+                before = resident()
+            result = client.rollout(sg.World("still"), steps=2)
+            assert result.trajectory["x"].nbytes >= 1 << 19
+            result.trajectory.clear()
+            kept.append(result)
+        assert resident() - before < calls << 18
+    assert all("solve" in result.sites for result in kept)
     server.stop()
 
 

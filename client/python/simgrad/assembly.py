@@ -66,7 +66,6 @@ class Assembly:
         if kind == "header":
             self._take_header(message)
         elif kind == "diagnostics":
-            # A copy: the message holds all parts that came with it.
             self._forward.append(diagnostics_pb2.DiagnosticsBlock.FromString(message.SerializeToString()))
         elif kind == "backward":
             self._backward.append(message)
@@ -152,18 +151,21 @@ class Assembly:
 
     def _told(self, message: simgrad_pb2.RolloutResult) -> OnRead:
         """The attributes results.TOLD, which say what the steps did."""
-        header, blocks = self._header, self._forward
+        # Nothing of a message is kept: it holds all parts that came with it.
+        instances, blocks = self._header.instances, self._forward
+        layout = simgrad_pb2.PathLayout()
+        if self._header.HasField("path"):
+            layout.CopyFrom(self._header.path)
         first_steps = {
             first.site: self._pieces.content(f"first_events.{first.site}", first.steps)
             for first in message.first_events
         }
 
         def read() -> dict[str, Any]:
-            trace = diagnostics.forward_trace(blocks, header.instances)
+            trace = diagnostics.forward_trace(blocks, instances)
             for site, steps in first_steps.items():
                 if site in trace.events:
                     trace.events[site].first_step = np.frombuffer(steps, "<i8").copy()
-            layout = header.path if header.HasField("path") else simgrad_pb2.PathLayout()
             made = {name: getattr(trace, name) for name in results.TOLD if name != "forced"}
             return {**made, "forced": path.take_forced(trace.events, layout)}
 

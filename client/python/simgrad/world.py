@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """A built-in world with its configuration, or a program of the caller's own. It does not change.
+    """A built-in world with its configuration, or a program of the caller's own.
 
     Args:
       name: a built-in world; `simgrad worlds` lists them with their configuration.
@@ -29,9 +29,9 @@ class World:
         elements=9.
     """
 
-    # Made of the message when they are first asked for.
-    _lines: Mapping[str, str] | None = None
-    _request: tuple[named_programs.NamedProgram | None, simgrad_pb2.World] | None = None
+    # Made of a message, which comes first, when they are first asked for.
+    _lines: tuple[simgrad_pb2.World, Mapping[str, str]] | None = None
+    _request: tuple[simgrad_pb2.World, named_programs.NamedProgram | None, simgrad_pb2.World] | None = None
 
     def __init__(
         self,
@@ -104,9 +104,10 @@ class World:
 
     def lines_of_sites(self) -> Mapping[str, str]:
         """The line of the caller's file of each site of an inline program, by the site's name."""
-        if self._lines is None:
-            self._lines = site_lines(self._message.program) if self.has_program else {}
-        return self._lines
+        message = self._message
+        if self._lines is None or self._lines[0] is not message:
+            self._lines = message, site_lines(message.program) if self.has_program else {}
+        return self._lines[1]
 
     def to_proto(self) -> simgrad_pb2.World:
         """The world's message, which is not to be changed."""
@@ -115,11 +116,12 @@ class World:
     def to_request(self) -> simgrad_pb2.World:
         """The message that a request has of it: a large program is named there (named_programs), as long as this
         world lives."""
-        if self._request is None:
-            found = named_programs.named(self._message.program) if self.has_program else None
-            message = self._message if found is None else simgrad_pb2.World(program_ref=found.sha256)
-            self._request = found, message
-        return self._request[1]
+        message = self._message
+        if self._request is None or self._request[0] is not message:
+            found = named_programs.named(message.program) if self.has_program else None
+            sent = message if found is None else simgrad_pb2.World(program_ref=found.sha256)
+            self._request = message, found, sent
+        return self._request[2]
 
     def __getstate__(self) -> dict[str, Any]:
         made = ("_lines", "_request")
