@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 from fake_server import FakeServer, answer, client_of, refuse
+from google.protobuf import text_format
 
 import simgrad as sg
 from simgrad import named_programs, uploads
@@ -448,6 +449,23 @@ def test_a_world_that_gets_another_cost_is_another_program(keeper):
     assert how_sent(keeper)[::2] == [whole(many), whole(many)] and how_sent(keeper)[1::2] == ["ref", "ref"]
     programs = [program_pb2.Program.FromString(content) for content in keeper.kept.values()]
     assert [[o.name for o in p.objectives] for p in programs] == [["first"], ["first", "second"]]
+
+
+def test_a_name_that_the_server_alone_knows_is_sent_as_it_stands(keeper, tmp_path):
+    many = world_of(MANY)
+    with client_of(keeper.target) as client:
+        for _ in range(2):
+            roll(client, many)
+    [digest] = keeper.kept
+    message = simgrad_pb2.RolloutRequest()
+    message.spec.world.program_ref = bytes(32)
+    assert not named_programs.has_any(message) and named_programs.size_of(message) == message.ByteSize()
+    named_programs.put_whole(message, [digest])
+    assert message.spec.world.program_ref == bytes(32)
+    path = tmp_path / "world.txt"
+    path.write_text(text_format.MessageToString(message.spec))
+    with pytest.raises(ValueError, match="names a program that was uploaded, and does not hold it"):
+        sg.World.load(path)
 
 
 def test_programs_are_forgotten_with_their_worlds():

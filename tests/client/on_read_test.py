@@ -69,6 +69,8 @@ def test_plain_values_stay_and_may_be_set():
     pair = Pair(1, 2)
     pair.a = 7
     assert (pair.a, pair.b) == (7, 2) and pair == Pair(7, 2)
+    del pair.a
+    assert not hasattr(pair, "a")
     assert not hasattr(Pair, "a")
 
 

@@ -125,7 +125,7 @@ def _directions(
 
 def _check_reals(world: World, directions: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Raises ValueError for a direction of integers or bools, so far as the world says what its inputs are."""
-    declared = declarations_of(world.program)
+    declared = declarations_of(world.to_proto().program) if world.has_program else {}
     for group, arrays in directions.items():
         for name in arrays:
             found = declared.get((_KINDS[group], name))

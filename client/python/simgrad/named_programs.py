@@ -51,11 +51,11 @@ def named(program: program_pb2.Program) -> NamedProgram | None:
 
 
 def of(world: simgrad_pb2.World) -> NamedProgram | None:
-    """The program that the world of a request names; None where it names none."""
+    """The program that the world of a request names; None where it names none, or one that the server alone knows."""
     if world.WhichOneof("source") != "program_ref":
         return None
     with _lock:
-        return _named[world.program_ref]
+        return _named.get(world.program_ref)
 
 
 def program_of(world: simgrad_pb2.World) -> program_pb2.Program:

@@ -64,6 +64,9 @@ class Attribute:
     def __set__(self, owner: Any, value: Any) -> None:
         owner.__dict__[self._name] = value
 
+    def __delete__(self, owner: Any) -> None:
+        del owner.__dict__[self._name]
+
 
 def unread(owner: Any, name: str) -> Any:
     """The attribute without reading it: for another object of the same kind."""

@@ -151,6 +151,8 @@ class World:
             raise ValueError(f"{os.fspath(path)}: no world that World.save wrote: {error}") from None
         if spec.world.WhichOneof("source") is None:
             raise ValueError(f"{os.fspath(path)}: names no world and holds no program")
+        if spec.world.WhichOneof("source") == "program_ref":
+            raise ValueError(f"{os.fspath(path)}: names a program that was uploaded, and does not hold it")
         defaults = {
             kind: {t.name: _default_of(t) for t in getattr(spec, field)}
             for kind, field in _FIELD_OF_KIND.items()
@@ -164,7 +166,7 @@ class World:
         )
         return (
             f"World({self.name!r}{config})"
-            if self.program is None
+            if not self.has_program
             else f"World(program={self.name!r})"
         )
 

@@ -134,7 +134,7 @@ def reconfigured(world: World, config: Mapping[str, Any]) -> World:
     """The world with other numbers in its configuration. Raises ValueError where it has none."""
     if isinstance(world, FunctionWorld):
         return world(**config)
-    if world.program is not None:
+    if world.has_program:
         raise ValueError(f"configs: {world!r} has its configuration; give other worlds in worlds=")
     old = world.to_proto().config
     known = {name: getattr(value, value.WhichOneof("value")) for name, value in old.items()}

@@ -32,7 +32,7 @@ from simgrad.request import (
     with_defaults,
 )
 from simgrad.results import Gradient, Program, Rollout
-from simgrad.v1 import program_pb2, simgrad_pb2
+from simgrad.v1 import program_pb2
 from simgrad.world import WithDefaults, World
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ class Work:
         """The inputs of a run in a world, of the first steps: the caller's, and the world's own defaults where
         these differ from what the world sends by itself."""
         sent = {group: dict(arrays) for group, arrays in self.inputs.items()}
-        declared = declarations_of(world.program)
+        declared = declarations_of(world.to_proto().program) if world.has_program else {}
         for group, kind in _KINDS.items():
             for name, value in world.array_defaults.get(kind, {}).items():
                 if name in sent[group]:
@@ -454,9 +454,9 @@ def work_of(
 
 def plain_of(world: World) -> World:
     """The world without pytrees, with the arrays that it sends by itself: its answers are by name."""
-    if world.program is None:
+    if not world.has_program:
         return world
-    return WithDefaults(simgrad_pb2.World(program=world.program), world.array_defaults)
+    return WithDefaults(world.to_proto(), world.array_defaults)
 
 
 def _rows(value: Any, chosen: np.ndarray) -> Any:
