@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "sim/backend/cuda/driver/cuda_device.h"
@@ -124,7 +126,9 @@ TEST_F(StandInGpuTest, ACallThatFailsIsAStatusAndTheDeviceGoesOn) {
           } else {
             // What the pool keeps makes room, and the call is made once more.
             EXPECT_FALSE(failure == CUDA_ERROR_OUT_OF_MEMORY &&
-                         (name == "cuMemAllocAsync" || name == "cuModuleLoadData"));
+                         (name == "cuMemAllocAsync" || name == "cuModuleLoadData" ||
+                          name == "cuModuleGetFunction" || name == "cuLaunchKernel"))
+                << name;
             ++seen;
             EXPECT_FALSE(sim::cuda::IsDeviceLost(got.status())) << name << got.status();
             EXPECT_EQ(absl::IsResourceExhausted(got.status()), failure == CUDA_ERROR_OUT_OF_MEMORY)
@@ -229,6 +233,48 @@ TEST_F(StandInGpuTest, WhatThePoolKeepsIsAQuarterAndMakesRoomForWhatDoesNotFitBe
   EXPECT_LE(Told().kept_bytes - 400, 250);
   EXPECT_TRUE(absl::IsResourceExhausted((*gpu)->Allocate(1001).status()));
   EXPECT_EQ((*gpu)->Use().memory_errors, 1u);  // what was cured is none
+}
+
+// Of the 4096 threads that the GPU holds, together four fifths of its memory.
+constexpr Settings LocalMemory() { return {.memory_bytes = 4'096'000, .local_bytes = 800}; }
+
+TEST_F(StandInGpuTest, WhatThePoolKeepsMakesRoomForTheLocalMemoryOfAKernel) {
+  const sim::Work work = Gradient(0, "f32", 3);
+  const auto expected = OnReference(work);
+  { ASSERT_TRUE(OnGpu(*Open(), work).ok()); }  // compiles
+  Reset(LocalMemory());
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  {
+    std::vector<sim::cuda::Buffer> pieces;
+    for (int k = 0; k < 250; ++k) pieces.push_back(*(*gpu)->Allocate(4'000));
+  }
+  EXPECT_GT(Told().kept_bytes, 4'096'000 / 5);
+  const auto got = OnGpu(*gpu, work);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt);
+  EXPECT_EQ((*gpu)->Use().memory_errors, 0u);  // what was cured is none
+}
+
+TEST_F(StandInGpuTest, LocalMemoryThatDoesNotFitIsToldAndAskedForAnew) {
+  const sim::Work work = Gradient(0, "f32", 3);
+  { ASSERT_TRUE(OnGpu(*Open(), work).ok()); }  // compiles
+  Reset(LocalMemory());
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  {
+    const auto held = (*gpu)->Allocate(1'000'000);
+    ASSERT_TRUE(held.ok()) << held.status();
+    const absl::Status status = OnGpu(*gpu, work).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_NE(status.message().find("of 4096000 bytes free; the threads of kernel simgrad_start "
+                                    "need about 3276800 of local memory"),
+              std::string::npos)
+        << status;
+    EXPECT_EQ((*gpu)->Use().memory_errors, 1u);
+    EXPECT_EQ((*gpu)->Use().memory_used_bytes, 1'000'000);
+  }
+  EXPECT_TRUE(OnGpu(*gpu, work).ok());
 }
 
 TEST_F(StandInGpuTest, WithoutMemoryPoolsTheBitsAreTheSameAndNothingIsHeldAfterwards) {

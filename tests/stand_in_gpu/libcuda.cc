@@ -353,6 +353,14 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module, cons
   });
 }
 
+CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+  return Call(__func__, [&](Machine& machine) {
+    if (attribute != CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
+    *value = static_cast<int>(machine.settings().local_bytes);
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult CUDAAPI cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
                                     int value) {
   return Call(__func__, [&](Machine&) {
@@ -376,12 +384,17 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned g
                                 unsigned grid_z, unsigned block_x, unsigned block_y,
                                 unsigned block_z, unsigned shared_bytes, CUstream stream,
                                 void** parameters, void**) {
-  return Call(__func__, [&](Machine&) {
+  return Call(__func__, [&](Machine& machine) {
     const auto& entry = *reinterpret_cast<const Function*>(function);
     const bool fits = grid_x > 0 && grid_x <= 0x7fffffffu && grid_y == 1 && grid_z == 1 &&
                       block_x > 0 && block_x <= kThreadsPerBlock && block_y == 1 && block_z == 1 &&
                       static_cast<int>(shared_bytes) <= entry.shared_bytes;
     if (!fits) return CUDA_ERROR_INVALID_VALUE;
+    // For all threads that the GPU holds, at the first launch that needs so much.
+    const CUresult local =
+        machine.TakeLocal(CurrentGpu(), machine.settings().local_bytes * kMultiprocessors *
+                                            kThreadsPerMultiprocessor);
+    if (local != CUDA_SUCCESS) return local;
     const KernelArgs args = *static_cast<const KernelArgs*>(parameters[0]);
     return PushTo(stream, [library = entry.module->library, name = entry.name, args, grid_x,
                            block_x, shared_bytes] {

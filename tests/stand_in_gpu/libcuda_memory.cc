@@ -24,8 +24,7 @@ extern "C" {
 CUresult CUDAAPI cuMemGetInfo(size_t* free, size_t* total) {
   return Call(__func__, [&](Machine& machine) {
     *total = static_cast<size_t>(machine.settings().memory_bytes);
-    *free =
-        *total - static_cast<size_t>(machine.Held(CurrentGpu()) + machine.KeptByPool(CurrentGpu()));
+    *free = static_cast<size_t>(machine.FreeBytes(CurrentGpu()));
     return CUDA_SUCCESS;
   });
 }

@@ -50,6 +50,7 @@ Settings SettingsFromEnvironment() {
   settings.memory_bytes = Number("SIMGRAD_STAND_IN_MEMORY", settings.memory_bytes);
   settings.memory_pools = static_cast<int>(Number("SIMGRAD_STAND_IN_POOLS", settings.memory_pools));
   settings.refusing = static_cast<int>(Number("SIMGRAD_STAND_IN_REFUSING", settings.refusing));
+  settings.local_bytes = Number("SIMGRAD_STAND_IN_LOCAL", settings.local_bytes);
   settings.watched = static_cast<int>(Number("SIMGRAD_STAND_IN_WATCHED", settings.watched));
   settings.seed = static_cast<uint64_t>(Number("SIMGRAD_STAND_IN_SEED", 1));
   if (const char* path = std::getenv("SIMGRAD_STAND_IN_ERROR_FILE")) settings.error_file = path;
@@ -84,6 +85,7 @@ void Machine::Reset(const Settings& settings) {
   given_bytes_ = 0;
   kept_.clear();
   thresholds_.clear();
+  local_.clear();
   broken_ = false;
   sticky_ = CUDA_SUCCESS;
 }
@@ -127,9 +129,7 @@ CUresult Machine::Place(Block block, CUdeviceptr* data) {
 }
 
 CUresult Machine::Take(int gpu, size_t bytes, CUdeviceptr* data) {
-  if (Held(gpu) + KeptByPool(gpu) + static_cast<int64_t>(bytes) > settings_.memory_bytes) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  if (static_cast<int64_t>(bytes) > FreeBytes(gpu)) return CUDA_ERROR_OUT_OF_MEMORY;
   return Place({gpu, bytes, false}, data);
 }
 
@@ -138,7 +138,7 @@ CUresult Machine::TakeFromPool(int gpu, size_t bytes, CUdeviceptr* data) {
   std::multiset<size_t>& kept = kept_[gpu];
   if (const auto piece = kept.lower_bound(bytes); piece != kept.end()) {
     kept.erase(piece);
-  } else if (Held(gpu) + KeptByPool(gpu) + static_cast<int64_t>(bytes) > settings_.memory_bytes) {
+  } else if (static_cast<int64_t>(bytes) > FreeBytes(gpu)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return Place({gpu, bytes, true}, data);
@@ -185,6 +185,19 @@ void Machine::TrimPool(int gpu, size_t keep) {
 }
 
 void Machine::Synchronised(int gpu) { TrimPool(gpu, thresholds_[gpu]); }
+
+CUresult Machine::TakeLocal(int gpu, int64_t bytes) {
+  int64_t& taken = local_[gpu];
+  if (bytes - taken > FreeBytes(gpu)) return CUDA_ERROR_OUT_OF_MEMORY;
+  taken = std::max(taken, bytes);
+  return CUDA_SUCCESS;
+}
+
+int64_t Machine::FreeBytes(int gpu) const {
+  const auto local = local_.find(gpu);
+  return settings_.memory_bytes - Held(gpu) - KeptByPool(gpu) -
+         (local == local_.end() ? 0 : local->second);
+}
 
 int64_t Machine::KeptByPool(int gpu) const {
   const auto found = kept_.find(gpu);

@@ -27,9 +27,10 @@ struct Settings {
   int gpus = 1;
   int64_t memory_bytes = int64_t{4} << 30;  // of each
   std::string name = "stand-in GPU";
-  int memory_pools = 1;  // 0: memory comes from the driver, piece by piece
-  int refusing = -1;     // the GPU that no process may open
-  int watched = 0;       // 1: a display's watchdog stops long launches
+  int memory_pools = 1;     // 0: memory comes from the driver, piece by piece
+  int refusing = -1;        // the GPU that no process may open
+  int64_t local_bytes = 0;  // of a thread, of every kernel
+  int watched = 0;          // 1: a display's watchdog stops long launches
   uint64_t seed = 1;
   // A call (counted from 0 over all that can fail) that fails, and how. Negative: none.
   int64_t failing_call = -1;
@@ -37,7 +38,7 @@ struct Settings {
   // While this file exists, calls fail with the CUresult whose number it holds.
   std::string error_file;
 };
-// SIMGRAD_STAND_IN_GPUS, _MEMORY, _POOLS, _REFUSING, _WATCHED, _SEED, _ERROR_FILE.
+// SIMGRAD_STAND_IN_GPUS, _MEMORY, _POOLS, _REFUSING, _LOCAL, _WATCHED, _SEED, _ERROR_FILE.
 Settings SettingsFromEnvironment();
 
 struct Event {
@@ -77,10 +78,13 @@ class Machine {
   CUresult TakeFromPool(int gpu, size_t bytes, CUdeviceptr* data);
   CUresult GiveLater(CUdeviceptr data, Stream* stream);
   void TrimPool(int gpu, size_t keep);
+  // Local memory of kernels, of which the GPU never gives any back.
+  CUresult TakeLocal(int gpu, int64_t bytes);
   // What a synchronisation may release goes back.
   void Synchronised(int gpu);
   void KeepAtMost(int gpu, size_t threshold) { thresholds_[gpu] = threshold; }
   int64_t KeptByPool(int gpu) const;
+  int64_t FreeBytes(int gpu) const;
   CUresult TakePinned(size_t bytes, void** data);
   CUresult GivePinned(void* data);
   bool IsPinned(const void* data) const;
@@ -132,6 +136,7 @@ class Machine {
   bool broken_ = false;
   std::map<int, std::multiset<size_t>> kept_;  // sizes, by GPU
   std::map<int, size_t> thresholds_;
+  std::map<int, int64_t> local_;  // taken, by GPU
   std::map<const void*, size_t> pinned_;
   std::vector<std::unique_ptr<Stream>> streams_;
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sim/backend/cuda/compiler/kernel_image.h"
+#include "sim/backend/cuda/driver/cuda_memory.h"
 
 namespace simgrad::sim::cuda {
 namespace {
@@ -17,19 +18,33 @@ constexpr int64_t kMostStaged = kStagingBytes / 4;
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Module>> CudaModule::Load(std::shared_ptr<Context> context,
+                                                               std::shared_ptr<CudaMemory> memory,
                                                                const std::string& image) {
   const auto images = SplitImages(image);
   if (!images.ok()) return images.status();
   if (absl::Status status = context->Enter(); !status.ok()) return status;
-  std::shared_ptr<CudaModule> module(new CudaModule(context, static_cast<int64_t>(image.size())));
+  std::shared_ptr<CudaModule> module(
+      new CudaModule(context, memory, static_cast<int64_t>(image.size())));
   for (const std::string& part : *images) {
     CUmodule loaded = nullptr;
-    const absl::Status status = context->Check(
-        context->driver().cuModuleLoadData(&loaded, part.c_str()), "cuModuleLoadData");
+    const CUresult result =
+        memory->WithRoom([&] { return context->driver().cuModuleLoadData(&loaded, part.c_str()); });
+    const absl::Status status = context->Check(result, "cuModuleLoadData");
     if (!status.ok()) return status;
     module->parts_.push_back(loaded);
   }
   return std::shared_ptr<const Module>(std::move(module));
+}
+
+// The driver may load a kernel only now (CUDA C++ Programming Guide, Lazy Loading).
+absl::StatusOr<CUfunction> CudaModule::Find(const std::string& entry) const {
+  const CUmodule part = IsOfAdjoint(entry) ? parts_.back() : parts_.front();
+  CUfunction function = nullptr;
+  const CUresult result = memory_->WithRoom(
+      [&] { return context_->driver().cuModuleGetFunction(&function, part, entry.c_str()); });
+  const absl::Status status = context_->Check(result, "cuModuleGetFunction");
+  if (!status.ok()) return status;
+  return function;
 }
 
 absl::Status AllowShared(Context& context, CUfunction function, int64_t bytes) {
@@ -71,6 +86,20 @@ absl::Status CudaStream::ToDevice(void* to, const void* from, int64_t bytes) {
   return status.ok() ? Wait() : status;
 }
 
+// At a launch the driver takes local memory for all threads that the device holds at once, where it has not
+// enough of it from launches before.
+absl::Status CudaStream::NoLocalMemory(CUfunction function, const std::string& entry) {
+  int bytes = 0;  // of a thread
+  const absl::Status status = context_->Check(
+      driver().cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function),
+      "cuFuncGetAttribute");
+  if (!status.ok()) return status;
+  const DeviceLimits& limits = device_->limits();
+  const int64_t threads = int64_t{limits.multiprocessors} * limits.threads_per_multiprocessor;
+  return memory_->Short(absl::StrCat("the threads of kernel ", entry, " need about ",
+                                     threads * bytes, " of local memory"));
+}
+
 absl::Status CudaStream::Launch(const Module& module, const std::string& entry, LaunchShape shape,
                                 const KernelArgs& args) {
   constexpr int kWarp = 32;  // device/warp.h joins whole ones
@@ -86,11 +115,13 @@ absl::Status CudaStream::Launch(const Module& module, const std::string& entry, 
   if (status.ok()) status = timed_[launches_]->begin.Record(stream_);
   if (!status.ok()) return status;
   void* parameters[] = {const_cast<KernelArgs*>(&args)};
-  status = context_->Check(driver().cuLaunchKernel(*function, static_cast<unsigned>(shape.grid), 1,
-                                                   1, static_cast<unsigned>(shape.block), 1, 1,
-                                                   static_cast<unsigned>(shape.shared_bytes),
-                                                   stream_, parameters, nullptr),
-                           "cuLaunchKernel");
+  const CUresult result = memory_->WithRoom([&] {
+    return driver().cuLaunchKernel(
+        *function, static_cast<unsigned>(shape.grid), 1, 1, static_cast<unsigned>(shape.block), 1,
+        1, static_cast<unsigned>(shape.shared_bytes), stream_, parameters, nullptr);
+  });
+  status = context_->Check(result, "cuLaunchKernel");
+  if (absl::IsResourceExhausted(status)) return NoLocalMemory(*function, entry);
   if (status.ok()) status = timed_[launches_]->end.Record(stream_);
   if (status.ok()) ++launches_;
   return status;

@@ -17,6 +17,8 @@
 
 namespace simgrad::sim::cuda {
 
+class CudaMemory;  // cuda_memory.h
+
 // A device that several owners (streams, modules) share: its context, and what went wrong in it.
 class Context {
  public:
@@ -90,6 +92,7 @@ class CudaModule : public Module {
  public:
   // The image of a text, or of its two parts (generate.h).
   static absl::StatusOr<std::shared_ptr<const Module>> Load(std::shared_ptr<Context> context,
+                                                            std::shared_ptr<CudaMemory> memory,
                                                             const std::string& image);
   ~CudaModule() override {
     if (parts_.empty() || !context_->Enter().ok()) return;
@@ -97,21 +100,14 @@ class CudaModule : public Module {
   }
   CudaModule(const CudaModule&) = delete;
   CudaModule& operator=(const CudaModule&) = delete;
-  absl::StatusOr<CUfunction> Find(const std::string& entry) const {
-    const CUmodule part = IsOfAdjoint(entry) ? parts_.back() : parts_.front();
-    CUfunction function = nullptr;
-    const absl::Status status =
-        context_->Check(context_->driver().cuModuleGetFunction(&function, part, entry.c_str()),
-                        "cuModuleGetFunction");
-    if (!status.ok()) return status;
-    return function;
-  }
+  absl::StatusOr<CUfunction> Find(const std::string& entry) const;
 
  private:
-  CudaModule(std::shared_ptr<Context> context, int64_t bytes)
-      : Module(bytes), context_(std::move(context)) {}
+  CudaModule(std::shared_ptr<Context> context, std::shared_ptr<CudaMemory> memory, int64_t bytes)
+      : Module(bytes), context_(std::move(context)), memory_(std::move(memory)) {}
 
   std::shared_ptr<Context> context_;
+  std::shared_ptr<CudaMemory> memory_;
   std::vector<CUmodule> parts_;
 };
 
@@ -159,8 +155,12 @@ class CudaEvent : public Event {
 class CudaStream : public Stream {
  public:
   // `device`: whose pinned memory it uses.
-  CudaStream(std::shared_ptr<Device> device, std::shared_ptr<Context> context, CUstream stream)
-      : device_(std::move(device)), context_(std::move(context)), stream_(stream) {}
+  CudaStream(std::shared_ptr<Device> device, std::shared_ptr<Context> context,
+             std::shared_ptr<CudaMemory> memory, CUstream stream)
+      : device_(std::move(device)),
+        context_(std::move(context)),
+        memory_(std::move(memory)),
+        stream_(stream) {}
   ~CudaStream() override {
     Wait().IgnoreError();
     if (context_->Enter().ok()) context_->driver().cuStreamDestroy(stream_);
@@ -211,9 +211,12 @@ class CudaStream : public Stream {
   const Driver& driver() const { return context_->driver(); }
   // Takes `bytes` of the pinned memory, for a copy to the device; null if the host has none.
   absl::StatusOr<void*> TakeStaging(int64_t bytes);
+  // The error of a launch for whose threads there is no memory.
+  absl::Status NoLocalMemory(CUfunction function, const std::string& entry);
 
   std::shared_ptr<Device> device_;
   std::shared_ptr<Context> context_;
+  std::shared_ptr<CudaMemory> memory_;
   CUstream stream_;
   Buffer staging_;
   int64_t staged_bytes_ = 0;  // of it, since the last wait

@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::OpenStream() {
   const absl::Status status = context_->Check(
       context_->driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   if (!status.ok()) return status;
-  return std::make_unique<CudaStream>(shared_from_this(), context_, stream);
+  return std::make_unique<CudaStream>(shared_from_this(), context_, memory_, stream);
 }
 
 // Usable by kernels under the same address (unified addressing).
@@ -178,9 +178,7 @@ absl::StatusOr<KernelTools> ToolsOf(const std::shared_ptr<Context>& context,
     return CompileWithNvrtc(text, architecture, optimisation);
   };
   tools.load = [context, memory](const std::string& image) {
-    ModuleCache::Loaded loaded = CudaModule::Load(context, image);
-    if (!absl::IsResourceExhausted(loaded.status()) || !memory->Trim()) return loaded;
-    return CudaModule::Load(context, image);
+    return CudaModule::Load(context, memory, image);
   };
   return tools;
 }

@@ -53,6 +53,7 @@ namespace simgrad::sim::cuda {
   F(cuModuleLoadData)                            \
   F(cuModuleUnload)                              \
   F(cuModuleGetFunction)                         \
+  F(cuFuncGetAttribute)                          \
   F(cuFuncSetAttribute)                          \
   F(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
   F(cuLaunchKernel)

@@ -64,16 +64,23 @@ CudaMemory::Attempt CudaMemory::TakeOnce(int64_t bytes) const {
 
 absl::StatusOr<CUdeviceptr> CudaMemory::Take(int64_t bytes) {
   if (absl::Status status = context_->Enter(); !status.ok()) return status;
-  Attempt attempt = TakeOnce(bytes);
-  if (attempt.result == CUDA_ERROR_OUT_OF_MEMORY && Trim()) attempt = TakeOnce(bytes);
-  const absl::Status status = context_->Check(attempt.result, attempt.call);
+  Attempt attempt = {};
+  const CUresult result = WithRoom([&] {
+    attempt = TakeOnce(bytes);
+    return attempt.result;
+  });
+  const absl::Status status = context_->Check(result, attempt.call);
   if (status.ok()) return attempt.data;
   if (!absl::IsResourceExhausted(status)) return status;
+  return Short(absl::StrCat(bytes, " were asked for"));
+}
+
+absl::Status CudaMemory::Short(const std::string& asked) const {
   size_t free = 0;
   size_t total = 0;
   context_->driver().cuMemGetInfo(&free, &total);
   return absl::ResourceExhaustedError(
-      absl::StrCat("the GPU has ", free, " of ", total, " bytes free; ", bytes, " were asked for"));
+      absl::StrCat("the GPU has ", free, " of ", total, " bytes free; ", asked));
 }
 
 void CudaMemory::Give(CUdeviceptr data) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -27,8 +28,15 @@ class CudaMemory {
   absl::StatusOr<CUdeviceptr> Take(int64_t bytes);
   // Its users have waited for their work (device.h, Buffer).
   void Give(CUdeviceptr data);
-  // Hands back to the device what is kept; whether there may be more room now.
-  bool Trim();
+  // The result of call(). Where memory is short, what is kept makes room and the call is made once more.
+  // Work that runs need not be waited for: it uses nothing of what is kept.
+  template <class Call>
+  CUresult WithRoom(const Call& call) {
+    const CUresult result = call();
+    return result == CUDA_ERROR_OUT_OF_MEMORY && Trim() ? call() : result;
+  }
+  // RESOURCE_EXHAUSTED with the figures of the device and `asked`.
+  absl::Status Short(const std::string& asked) const;
 
  private:
   struct Attempt {
@@ -40,6 +48,8 @@ class CudaMemory {
   explicit CudaMemory(std::shared_ptr<Context> context) : context_(std::move(context)) {}
   absl::Status OpenPool(int64_t bytes);
   Attempt TakeOnce(int64_t bytes) const;
+  // Hands back to the device what is kept; whether there may be more room now.
+  bool Trim();
 
   std::shared_ptr<Context> context_;
   CUmemoryPool pool_ = nullptr;  // null: none, and no stream
