@@ -235,6 +235,34 @@ TEST_F(StandInGpuTest, WhatThePoolKeepsIsAQuarterAndMakesRoomForWhatDoesNotFitBe
   EXPECT_EQ((*gpu)->Use().memory_errors, 1u);  // what was cured is none
 }
 
+// With copies of states and tapes in the host's memory alone.
+TEST_F(StandInGpuTest, PinnedMemoryIsNotMoreThanTheRunCounts) {
+  for (const int64_t instances : {3, 200, 700}) {
+    SCOPED_TRACE(instances);
+    const auto gpu = Open();
+    ASSERT_TRUE(gpu.ok()) << gpu.status();
+    const auto executor = sim::MakeCudaExecutor(
+        *gpu, {.kernel = sim::cuda::KernelChoice::kBest, .checkpoint_bytes = 0, .record_bytes = 0});
+    auto run = executor->Create(Gradient(0, "f32", instances).batch, {});
+    ASSERT_TRUE(run.ok()) << run.status();
+    ASSERT_TRUE((*run)->Start().ok());
+    std::vector<std::shared_ptr<const void>> saved = {(*run)->SaveState()};
+    ASSERT_TRUE((*run)->Forward(0, 12).ok());
+    const int64_t before = (*gpu)->Use().pinned_bytes;
+    for (int k = 0; k < 5; ++k) saved.push_back((*run)->SaveState());
+    ASSERT_TRUE((*run)->Failed().ok()) << (*run)->Failed();
+    const int64_t copied = (*gpu)->Use().pinned_bytes;
+    EXPECT_GT(copied, before);
+    EXPECT_LE(copied - before, 5 * (*run)->SavedBytes());
+    ASSERT_TRUE((*run)->Finish().ok());
+    ASSERT_TRUE((*run)->StartAdjoint(1.0, {}).ok());
+    (*run)->RestoreState(saved.front());
+    ASSERT_TRUE((*run)->Adjoint(0, 12).ok());
+    EXPECT_GT((*gpu)->Use().pinned_bytes, copied);
+    EXPECT_LE((*gpu)->Use().pinned_bytes - copied, (*run)->AdjointBytes(0, 12));
+  }
+}
+
 // Of the 4096 threads that the GPU holds, together four fifths of its memory.
 constexpr Settings LocalMemory() { return {.memory_bytes = 4'096'000, .local_bytes = 800}; }
 

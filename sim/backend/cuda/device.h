@@ -147,6 +147,8 @@ class Device : public std::enable_shared_from_this<Device> {
                                                  int block, int64_t shared_bytes) = 0;
   // Allocates at least one byte; waits for nothing. Errors: RESOURCE_EXHAUSTED with the figures.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind = MemoryKind::kDevice);
+  // The bytes that an allocation takes of the device or the host, at least `bytes`.
+  virtual int64_t TakenBytes(int64_t bytes, MemoryKind /*kind*/) const { return bytes; }
   // The number of runs alive on the device.
   std::atomic<int64_t> runs{0};
 

@@ -52,6 +52,9 @@ class CudaDevice : public Device {
   int64_t Relieve(int64_t bytes) override { return kernels_.Relieve(bytes); }
   absl::StatusOr<int64_t> ResidentBlocks(const Module& module, const std::string& entry, int block,
                                          int64_t shared_bytes) override;
+  int64_t TakenBytes(int64_t bytes, MemoryKind kind) const override {
+    return kind == MemoryKind::kPinned ? PinnedPool::SizeFor(bytes) : bytes;
+  }
 
  protected:
   absl::StatusOr<void*> AllocateBytes(int64_t bytes, MemoryKind kind) override;
@@ -123,7 +126,7 @@ absl::StatusOr<void*> CudaDevice::AllocateBytes(int64_t bytes, MemoryKind kind) 
     return address;
   };
   if (kind == MemoryKind::kPinned) {
-    bytes = PinnedPool::SizeFor(bytes);
+    bytes = TakenBytes(bytes, kind);
     const absl::StatusOr<void*> pinned = AllocatePinned(bytes);
     if (!pinned.ok()) return pinned.status();
     return note(*pinned);

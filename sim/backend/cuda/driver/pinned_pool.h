@@ -3,6 +3,7 @@
 // Errors: none. Cost: logarithmic in the pieces. Threads: one at a time; the owner has a lock.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <map>
@@ -14,11 +15,13 @@ class PinnedPool {
   // `most_bytes` bounds what is kept in all.
   explicit PinnedPool(int64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // The size to allocate for `bytes`: the next power of two, a page at least, so pieces fit again.
+  // The size to allocate for `bytes` >= 0: less than an eighth or a page more, at least a page. There are eight
+  // sizes from a power of two to the next, so that pieces fit again.
   static int64_t SizeFor(int64_t bytes) {
-    constexpr int64_t kPage = 4096;
-    return bytes <= kPage ? kPage
-                          : static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+    constexpr uint64_t kPage = 4096;
+    const uint64_t least = bytes <= 0 ? 1 : static_cast<uint64_t>(bytes);
+    const uint64_t step = std::max(kPage, std::bit_floor(least) / 8);
+    return static_cast<int64_t>((least + step - 1) / step * step);
   }
   // A piece of that size that was kept, or null.
   void* Take(int64_t size) {

@@ -33,7 +33,7 @@ class CudaRun : public Run {
   absl::StatusOr<ForwardChunk> Forward(int64_t first, int64_t count) override;
   std::shared_ptr<const void> SaveState() const override;
   void RestoreState(const std::shared_ptr<const void>& saved) override;
-  int64_t SavedBytes() const override { return layout_.travelling_bytes; }
+  int64_t SavedBytes() const override { return TakenBytes(layout_.travelling_bytes); }
   absl::Status Finish() override;
   absl::Status StartAdjoint(double seed_scale, const InstanceWeights& over) override;
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
@@ -85,6 +85,10 @@ class CudaRun : public Run {
   absl::Status SumWindows(KernelArgs& args);
   std::optional<int64_t> TapeUnits(int64_t first, int64_t count) const;
   int64_t TapeBytes(int64_t grid, int64_t units) const;
+  // The bytes that an allocation takes where it may lie in pinned memory.
+  int64_t TakenBytes(int64_t bytes) const {
+    return bytes == 0 ? 0 : device_->TakenBytes(bytes, MemoryKind::kPinned);
+  }
   absl::Status TakeGradients();
   void TakeGradient(int32_t input);
   // Nothing where the program has no such field, or where reading failed (see failed_).

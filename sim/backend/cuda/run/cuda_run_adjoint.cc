@@ -50,8 +50,8 @@ int64_t CudaRun::AdjointBytes(int64_t first, int64_t count) const {
     if (other <= kLongestTape) units = std::max(units, other);
   }
   const int64_t columns = adjoint_grid_ * count * static_cast<int64_t>(sizeof(BackwardColumn));
-  return TapeBytes(adjoint_grid_, units) + columns + weight_sums_.WindowBytes(count) +
-         weight_sums_.TotalBytes();
+  return TakenBytes(TapeBytes(adjoint_grid_, units)) + columns +
+         TakenBytes(weight_sums_.WindowBytes(count)) + weight_sums_.TotalBytes();
 }
 
 // Memory of the device, or of the host: slower, over the bus, but there.

@@ -1,6 +1,7 @@
 // Pinned memory that was given back serves the next, up to a bound.
 #include "sim/backend/cuda/driver/pinned_pool.h"
 
+#include <algorithm>
 #include <set>
 
 #include "gtest/gtest.h"
@@ -9,9 +10,23 @@ namespace simgrad::sim::cuda {
 namespace {
 
 TEST(PinnedPoolTest, SizesAreThoseThatFitAgain) {
+  EXPECT_EQ(PinnedPool::SizeFor(0), 4096);
   EXPECT_EQ(PinnedPool::SizeFor(1), 4096);
   EXPECT_EQ(PinnedPool::SizeFor(4097), 8192);
   EXPECT_EQ(PinnedPool::SizeFor((int64_t{1} << 33) - 5), int64_t{1} << 33);
+  EXPECT_EQ(PinnedPool::SizeFor((int64_t{1} << 33) + 1), int64_t{9} << 30);
+}
+
+TEST(PinnedPoolTest, ASizeIsAnEighthOrAPageMoreAtMostAndFewSizesServeAll) {
+  std::set<int64_t> sizes;
+  for (int64_t bytes = 1; bytes < int64_t{1} << 40; bytes += 1 + bytes / 333) {
+    const int64_t size = PinnedPool::SizeFor(bytes);
+    ASSERT_GE(size, bytes);
+    ASSERT_LT(size - bytes, std::max<int64_t>(4096, (bytes + 7) / 8)) << bytes;
+    ASSERT_EQ(PinnedPool::SizeFor(size), size);
+    sizes.insert(size);
+  }
+  EXPECT_LE(sizes.size(), 8u * 28);
 }
 
 TEST(PinnedPoolTest, WhatIsKeptIsTakenOnceAndTheRestIsFreed) {
