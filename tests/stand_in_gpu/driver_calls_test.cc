@@ -19,6 +19,8 @@
 #include "tests/environment.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
+#include "tests/sim/program/shaped_programs.h"
+#include "tests/sim/work_maker.h"
 #include "tests/stand_in_gpu/control.h"
 
 namespace simgrad::tests {
@@ -99,6 +101,20 @@ TEST_F(StandInGpuTest, GivesTheBitsOfTheReferenceHoweverStreamsPassEachOther) {
       EXPECT_TRUE(Told().whole);
     }
   }
+}
+
+TEST_F(StandInGpuTest, AProgramOfManyInputsExportsAndSitesHasTheBitsOfTheReference) {
+  const sim::Program world = sim::shaped::ManyOfAll(90, 110, 200, 80);
+  const auto program = LowerForGradient(world, PolicyOf({.preset = "f32"}), "end");
+  ASSERT_TRUE(program.ok()) << program.status();
+  const sim::Work work = WorkOfCase(*program, 37, 7);
+  const auto expected = OnReference(work);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  const auto got = OnGpu(*gpu, work);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt);
 }
 
 TEST_F(StandInGpuTest, ACallThatFailsIsAStatusAndTheDeviceGoesOn) {

@@ -21,8 +21,9 @@ using sim::RangeColumn;
 using sim::StateColumn;
 using sim::TerminationColumn;
 
-inline constexpr int kMaxInputs = 64;
-inline constexpr int kMaxFields = 256;
+// The inputs and the exports of a program, and its fields (generate.h), at most.
+inline constexpr int kMaxInputs = 256;
+inline constexpr int kMaxFields = 1536;
 // The threads of a block, at most.
 inline constexpr int kMostThreads = 256;
 // The steps of one launch, at most: they are counted in 32 bits.
@@ -122,5 +123,7 @@ struct KernelArgs {
   int64_t workspace_stride;  // bytes per block
   WeightSumsView sums;       // simgrad_adjoint_sums, simgrad_adjoint_totals
 };
+// A kernel takes 32,764 bytes of arguments, from compute capability 7.0 and CUDA 12.1 on; there is room for more.
+static_assert(sizeof(KernelArgs) <= 28 << 10);
 
 }  // namespace simgrad::sim::cuda

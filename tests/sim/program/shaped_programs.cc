@@ -254,6 +254,31 @@ Program ObjectiveReads(int reads) {
   return Finished(b);
 }
 
+Program ManyOfAll(int states, int params, int events, int exports) {
+  Builder b("many_of_all");
+  Vars x;
+  Vars p;
+  const auto of = [](const Vars& list, int k) {
+    return list[static_cast<size_t>(k) % list.size()];
+  };
+  for (int k = 0; k < states; ++k) x.push_back(b.State("x" + std::to_string(k), {}));
+  for (int k = 0; k < params; ++k) p.push_back(b.Param("p" + std::to_string(k), {}));
+  Vars next = x;
+  for (int k = 0; k < events; ++k) {
+    Var& moved = next[static_cast<size_t>(k) % next.size()];
+    const Var above = b.Event("event" + std::to_string(k), moved, Comparison::kGt, of(p, k));
+    moved = b.Apply(kSelect, {above, of(p, k + 1) * moved, moved + of(p, k) * of(x, k + 1)});
+  }
+  for (int k = 0; k < exports; ++k) b.Export("seen" + std::to_string(k), of(next, k) * of(p, k));
+  b.SetNext(next);
+  b.AddObjective("end", nullptr, [&](const Vars& last, const Vars&) {
+    Var sum = b.Literal(0.0);
+    for (const Var& state : last) sum = sum + state * state;
+    return sum;
+  });
+  return Finished(b);
+}
+
 AdjointSpec WantedOf(const Program& world, const std::string& objective) {
   AdjointSpec spec;
   spec.objective = objective;

@@ -42,6 +42,10 @@ Program LoopsAndEvents(int pairs);
 // A sum over `reads` values of the step, in role objective.
 Program ObjectiveReads(int reads);
 
+// `params` params and `states` states, which `events` events move; `exports` exports. The objective "end" is of the
+// last states.
+Program ManyOfAll(int states, int params, int events, int exports);
+
 // Everything that can be wanted, for `objective`; without one, a cotangent of every real state.
 AdjointSpec WantedOf(const Program& world, const std::string& objective);
 

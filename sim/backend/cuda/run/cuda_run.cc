@@ -110,11 +110,6 @@ absl::Status CudaRun::Prepare() {
     return absl::ResourceExhaustedError(
         absl::StrCat(batch_.instances, " instances; a kernel takes at most ", kMostInstances));
   }
-  const size_t exports = batch_.program->program.exports.size();
-  if (exports > kMaxInputs) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the program has ", exports, " exports; a kernel takes at most ", kMaxInputs));
-  }
   absl::StatusOr<Buffer> travelling = device_->Allocate(layout_.travelling_bytes);
   if (!travelling.ok()) return travelling.status();
   travelling_ = std::move(*travelling);

@@ -54,8 +54,8 @@ class ProgramText {
     }
     return absl::ResourceExhaustedError(
         Cat("program '", program.name, "' has ", inputs, " inputs, ", exports, " exports and ",
-            fields, " fields; a kernel takes ", kMaxInputs, ", ", kMaxInputs, " and ", kMaxFields,
-            "; run it on another executor"));
+            fields, " fields; a kernel takes at most ", kMaxInputs, ", ", kMaxInputs, " and ",
+            kMaxFields, "; a server with --device=cpu takes more"));
   }
 
   GeneratedSource Write() {

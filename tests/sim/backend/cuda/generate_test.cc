@@ -189,7 +189,26 @@ TEST(GenerateTest, MoreInputsThanAKernelTakesAreRefusedWithTheNumber) {
   ASSERT_TRUE(over.ok()) << over.status();
   const auto refused = Generate(*over, {});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(refused.status().message().find("65 inputs"), std::string::npos) << refused.status();
+  EXPECT_NE(refused.status().message().find("257 inputs"), std::string::npos) << refused.status();
+  EXPECT_NE(refused.status().message().find("--device=cpu"), std::string::npos) << refused.status();
+}
+
+TEST(GenerateTest, MoreFieldsThanAKernelTakesAreRefusedWithTheNumber) {
+  // Two of each event and state; cost, health, path.
+  for (const int events : {(kMaxFields - 4) / 2, (kMaxFields - 2) / 2}) {
+    const Program world = shaped::ManyOfAll(1, 1, events, 0);
+    const auto policy = std::get<precision::Policy>(precision::Resolve({}));
+    const auto program = Lower(world, policy, "", {});
+    ASSERT_TRUE(program.ok()) << program.status();
+    const auto made = Generate(*program, {});
+    if (events < (kMaxFields - 2) / 2) {
+      ASSERT_TRUE(made.ok()) << made.status();
+      EXPECT_GT(made->fields.size(), static_cast<size_t>(kMaxFields - 3));
+    } else {
+      EXPECT_EQ(made.status().code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_NE(made.status().message().find("1537 fields"), std::string::npos) << made.status();
+    }
+  }
 }
 
 TEST(GenerateTest, EveryHeaderThatATextIncludesIsEmbedded) {

@@ -24,6 +24,7 @@
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/random_case.h"
 #include "tests/sim/program/large_program.h"
+#include "tests/sim/program/shaped_programs.h"
 #include "tests/sim/work_maker.h"
 #include "tests/source_tree.h"
 
@@ -199,6 +200,16 @@ TEST(NvrtcTest, ALongProgramCompiles) {
     ExpectCompiled({{"5,000 operations", kept, options}}, 1, {"sm_90"},
                    IsLong() ? Optimisation::kBest : Optimisation::kLeast);
   }
+}
+
+// Arguments of a kernel that are beyond 4 KiB, to their end.
+TEST(NvrtcTest, AProgramOfManyInputsExportsAndSitesCompiles) {
+  const sim::Program world = sim::shaped::ManyOfAll(90, 110, 200, 80);
+  auto lowered = LowerForGradient(world, PolicyOf({.preset = "f32"}), "end");
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  const auto kept = std::make_shared<const sim::NumericalProgram>(*std::move(lowered));
+  const GenerateOptions options = {.mapping = Mapping::kThreadPerInstance};
+  ExpectCompiled({{"many of all", kept, options}}, 1, Architectures(), Optimisation::kLeast);
 }
 
 TEST(NvrtcTest, TheLeastOptimisationIsAnotherKeyOfTheCache) {
