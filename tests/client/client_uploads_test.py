@@ -1,15 +1,17 @@
 """What a client uploads, names and sends whole, at a server that is told how to answer."""
 
+import copy
 import functools
 import gc
 import hashlib
 import pickle
 import threading
+import weakref
 
 import grpc
 import numpy as np
 import pytest
-from fake_server import FakeServer, answer, client_of, refuse
+from fake_server import FakeClock, FakeServer, answer, client_of, refuse
 from google.protobuf import text_format
 
 import simgrad as sg
@@ -378,8 +380,74 @@ def test_a_program_that_a_server_lost_is_given_it_again_or_sent_whole(keeper):
         keeper.wrong = lambda request, context: keeper.kept.clear()
         keeper.asked.clear()
         roll(client, many)
-    assert how_sent(keeper) == ["ref", "ref", whole(many)]
-    assert keeper.uploads == 3
+    assert how_sent(keeper) == ["ref", whole(many)]
+    assert keeper.uploads == 2
+
+
+def test_content_that_is_lost_again_and_again_is_sent_whole_for_a_while(keeper):
+    many = world_of(MANY)
+    keeper.wrong = lambda request, context: keeper.kept.clear()
+    with client_of(keeper.target) as client:
+        clock = client._service.uploads._clock = FakeClock()
+        tries = [roll(client, many).tries for _ in range(6)]
+        assert tries == [1, 3, 1, 1, 1, 1] and keeper.uploads == 2
+        clock.time += 6.0
+        assert [roll(client, many).tries for _ in range(2)] == [2, 1] and keeper.uploads == 3
+        clock.time += 6.0  # the pause is twice as long each time
+        assert roll(client, many).tries == 1 and keeper.uploads == 3
+        clock.time += 6.0
+        assert roll(client, many).tries == 2 and keeper.uploads == 4
+        keeper.wrong = lambda request, context: None
+        clock.time += 700.0
+        keeper.asked.clear()
+        for _ in range(3):
+            assert roll(client, many).tries == 1
+    assert how_sent(keeper) == ["ref"] * 3
+
+
+class Asked(Keeper):
+    """Counts how often it was asked for its limits."""
+
+    infos = 0
+
+    def GetServerInfo(self, request, context):
+        self.infos += 1
+        return super().GetServerInfo(request, context)
+
+
+def test_what_a_server_takes_is_asked_when_a_program_comes_again():
+    keeper = Asked()
+    many = world_of(MANY // 2)
+    assert 1 << 14 < many.program.ByteSize() < 1 << 16
+    with client_of(keeper.target) as client:
+        roll(client, many)
+        assert keeper.infos == 0
+        stream = client.rollout_stream(many, steps=8, initial={"x": 0.5})
+        assert keeper.infos == 0 and len(keeper.asked) == 1
+        assert stream.result.steps is not None and keeper.infos == 1
+        roll(client, many)
+    assert keeper.infos == 1 and how_sent(keeper)[1:] == ["ref", "ref"]
+    keeper.stop()
+
+
+def test_a_kept_run_and_a_copy_have_their_program(keeper):
+    many = world_of(MANY)
+    twin = copy.deepcopy(many)
+    with client_of(keeper.target) as client:
+        stream = client.rollout_stream(many, steps=8, initial={"x": 0.5})
+        del many
+        gc.collect()
+        assert stream.result.steps is not None
+        roll(client, twin)
+        kept = client.rollout(twin, steps=8, initial={"x": 0.5}, keep=True).kept
+        [program] = named_programs.held(simgrad_pb2.RolloutRequest(spec=kept.spec))
+        name, found = program.sha256, weakref.ref(program)
+        del program, twin, stream
+        gc.collect()
+        assert found() is not None and named_programs._named[name] is found()
+        del kept
+    gc.collect()
+    assert found() is None
 
 
 def test_a_program_and_a_tensor_of_one_request_are_named_together(keeper):

@@ -6,7 +6,7 @@ from typing import Any, Callable, NamedTuple, Union
 
 import grpc
 
-from simgrad import errors
+from simgrad import errors, named_programs
 from simgrad.failure import Reached, deadline_message
 from simgrad.program_lines import add_line
 from simgrad.repeating import Call, Repeating
@@ -88,7 +88,9 @@ class Calls:
         if terms.since is not None and self.repeating.clock.now() >= terms.since + terms.timeout:
             raise errors.DeadlineExceeded(deadline_message(terms.timeout, Reached()))
         explain = lambda error: add_line(error, message)
-        return self._call(self.repeating, terms.retry, terms.timeout, explain, terms.since)
+        call = self._call(self.repeating, terms.retry, terms.timeout, explain, terms.since)
+        call.programs = named_programs.held(message)
+        return call
 
     def metadata(self) -> list[tuple[str, str]]:
         """The token of the moment, as each try sends it.

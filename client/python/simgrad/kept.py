@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Iterable, Mapping, Sequence, ca
 
 import numpy as np
 
-from simgrad import errors, request, results
+from simgrad import errors, named_programs, request, results
 from simgrad.loop_derivative import Implicit, Truncated
 from simgrad.on_read import unread
 from simgrad.v1 import simgrad_pb2
@@ -102,6 +102,7 @@ class KeptRun:
         self._runs = runs
         self._world = world
         self.spec = sent.spec
+        self._programs = named_programs.held(sent)
         self.weights = np.array(sent.weights) if sent.weights else None
         self._raw = raw
         self._names = _without_tensors(sent.spec)

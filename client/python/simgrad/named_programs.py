@@ -1,8 +1,8 @@
 """Programs that requests name by their SHA-256, so that a large one is copied and sent once.
 
 A request for a world of its own has `program_ref` where the program is large. It is sent as it stands to a
-server that keeps the program, and with the program in place of the name to any other (uploads.py). Whoever
-holds such a request holds its world, which keeps the program here.
+server that keeps the program, and with the program in place of the name to any other (uploads.py). A program
+stays here as long as its world has it, or a call or a kept run of it lives (`held`).
 Threads: safe.
 """
 
@@ -31,6 +31,12 @@ class NamedProgram:
         self.program = program
         self.content = content
         self.sha256 = sha256
+
+    def __copy__(self) -> NamedProgram:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> NamedProgram:
+        return self
 
 
 _named: weakref.WeakValueDictionary[bytes, NamedProgram] = weakref.WeakValueDictionary()
@@ -67,6 +73,11 @@ def program_of(world: simgrad_pb2.World) -> program_pb2.Program:
 def size_of(message: Any) -> int:
     """The bytes of a request with what it names here."""
     return int(message.ByteSize()) + sum(len(found.content) for _, found in _in(message))
+
+
+def held(message: Any) -> tuple[NamedProgram, ...]:
+    """The programs that a request names, for whoever sends it later."""
+    return tuple(found for _, found in _in(message))
 
 
 def has_any(message: Any, but: Collection[bytes] = ()) -> bool:

@@ -12,6 +12,7 @@ import grpc
 from simgrad import errors
 from simgrad.clock import Clock
 from simgrad.failure import NOT_CONNECTED, REFUSED_CONNECTION, Kind, Reached, kind_of, message_of
+from simgrad.named_programs import NamedProgram
 from simgrad.retry import Retry
 from simgrad.retry_budget import RetryBudget
 
@@ -102,6 +103,7 @@ class Call:
         self.named = False  # whether this try names content that its server keeps, and how to say
         self.on_lost: Callable[[], None] = lambda: None  # that the server does not
         self._held: Any = None
+        self.programs: tuple[NamedProgram, ...] = ()  # that its request names
 
     def __enter__(self) -> "Call":
         self._shared.count_in_flight(1)

@@ -260,15 +260,17 @@ def _name_lines(result: results.Rollout, world: World) -> None:
     """Tells the sites and halts of a program of one's own which line they are."""
     if not world.has_program:
         return
+    ran = world.to_proto()
+
     def name(told: Mapping[str, Any]) -> None:
-        lines = world.lines_of_sites()
+        lines = world.lines_of_sites(ran)
         for group in ("sites", "events"):
             for site, trace in told[group].items():
                 trace.line = lines.get(site, "")
 
     unread(result, "sites").afterwards(name)
     if result.halted:
-        lines, said = world.lines_of_sites(), world.halt_messages
+        lines, said = world.lines_of_sites(ran), world.halt_messages
         result.halted = [
             replace(h, line=lines.get(h.halt, ""), message=said.get(h.halt, "")) for h in result.halted
         ]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Every server takes requests up to this size (docs/protocol.md); before a larger one it is asked.
 ALWAYS_TAKEN_BYTES = 64 << 10
+_LEAST_TIME = 1e-3  # seconds; a call takes no time that is not positive
 
 # Reads the gradients of one answer: of a request, its call, and how that starts.
 ReadGradients = Callable[[simgrad_pb2.GradientRequest, Call, Start], List[results.Gradient]]
@@ -94,7 +95,7 @@ class OneServer(Service):
 
     Args:
       credentials, load_balancing: as for Client.
-      least_upload: above how many bytes content is uploaded; None: never.
+      least_upload: from which sizes on tensors and programs are uploaded; None: never.
     """
 
     def __init__(
@@ -131,7 +132,10 @@ class OneServer(Service):
     ) -> Start:
         self._check_size(message, terms)
         plans = [self.uploads.plan(message, call, self._limits)]  # of the first try
-        waits = plans[0].uploads
+        asks = self._asks_for_limits(message)
+        if asks:
+            plans.clear()
+        waits = asks or plans[0].uploads
         if waits:
             self.calls.check_token()
 
@@ -160,16 +164,21 @@ class OneServer(Service):
     def _send(
         self, method: str, message: Any, call: Call, left: float, plan: Plan | None = None
     ) -> Any:
+        if self._asks_for_limits(message):
+            self.limits(self.calls.terms(max(left, _LEAST_TIME)))
         metadata = self.calls.metadata()
         rpc = getattr(self.stub, method)
         return self.uploads.send(rpc, message, call, left, metadata, self._limits, plan)
+
+    def _asks_for_limits(self, message: Any) -> bool:
+        """Whether what the server takes must be known before a program is named."""
+        return self._limits is None and self.uploads.may_name_program(message)
 
     def _check_size(self, message: Any, terms: Terms) -> None:
         """Raises ResourceExhausted, before it is sent, for a request that the server does not take."""
         size = named_programs.size_of(message)
         least = self.uploads.least
-        asks = least is not None and (size > least.tensors or named_programs.has_any(message))
-        if size <= ALWAYS_TAKEN_BYTES and not asks:
+        if size <= min(ALWAYS_TAKEN_BYTES, least.tensors if least else ALWAYS_TAKEN_BYTES):
             return
         limit = self.limits(terms).max_request_bytes
         if limit:  # 0: a server that does not say; it will answer itself

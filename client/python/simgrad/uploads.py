@@ -56,7 +56,8 @@ class _Part(NamedTuple):
     """A tensor or the program of a request: what it is called, its content, and what names it instead.
 
     Attributes:
-      refer: in a copy of the request. sha256: of a program, which the request names.
+      refer: refer(copy, digest) puts the digest in the place of the content in a copy of the request; a program is named
+        there already. sha256: of a program; None: of a tensor.
     """
 
     name: str
@@ -82,10 +83,10 @@ class Uploads:
     A tensor that is larger than `least` is uploaded when an input of its name is sent for the first time,
     and from then on named by its SHA-256. What comes under that name later and is other content is sent
     whole, as it may be other content each time; it is uploaded when it comes for the third time. A program is
-    uploaded when it comes for the second time, and a large one, of more bytes than a tensor, at once. A server
-    that has lost content is given it again. What it has no memory for is sent whole, and uploaded when it
-    comes again some seconds later; what it refuses for another reason is sent whole from then on. Results
-    have the same bits either way.
+    uploaded when it comes for the second time; one that is larger than `least.tensors` as a tensor is, at the first
+    time. A server that has lost content is given it again. What it has no memory for, or loses twice within ten
+    minutes, is sent whole, and uploaded when it comes again some seconds later; what it refuses for another reason is
+    sent whole from then on. Results have the same bits either way.
 
     Args:
       upload: the method of the server's stub, of which `future` is called.
@@ -104,12 +105,23 @@ class Uploads:
         self._kept = _Recent()  # digests, as the next
         self._refused = _Recent()
         self._pauses: collections.OrderedDict[bytes, tuple[float, float]] = collections.OrderedDict()
+        self._lost: collections.OrderedDict[bytes, float] = collections.OrderedDict()  # when it was lost last
         self._lock = threading.Lock()
+
+    def may_name_program(self, message: Any) -> bool:
+        """Whether a request names a program that may be uploaded now, or is there: one that came before."""
+        if self.least is None:
+            return False
+        with self._lock:
+            sent = [found for found in named_programs.held(message) if found.sha256 in self._sent]
+        return any(len(found.content) > self.least.programs for found in sent)
 
     def plan(self, message: Any, call: Call, limits: simgrad_pb2.Limits | None) -> Plan:
         """Chooses the parts that a try of the call names, of those that it may and that the server takes."""
         named: list[tuple[_Part, bytes]] = []
         uploads = False
+        if limits is None:
+            self._note_programs(message)
         if self.least is not None and call.may_name and limits and limits.max_upload_bytes:
             for part in _parts(message, self.least, limits.max_upload_bytes):
                 is_program = part.sha256 is not None
@@ -154,6 +166,12 @@ class Uploads:
         call.named = bool(digests)
         call.on_lost = lambda: self._forget(digests)
         return method(outgoing, timeout=max(end - self._clock.now(), 0.0), metadata=metadata)
+
+    def _note_programs(self, message: Any) -> None:
+        """Remembers programs that are sent before it is known what the server takes."""
+        with self._lock:
+            for found in named_programs.held(message):
+                self._sent.add(found.sha256)
 
     def _program_to_name(self, part: _Part) -> bytes | None:
         """The SHA-256 of a program that the server has, or should be given. None: it is sent whole."""
@@ -219,7 +237,8 @@ class Uploads:
             call.hold(None)
             upload.cancel()  # where the thread is interrupted
         with self._lock:
-            self._pauses.pop(digest, None)
+            if digest not in self._lost:
+                self._pauses.pop(digest, None)
             self._kept.add(digest)
         return True
 
@@ -229,16 +248,30 @@ class Uploads:
             if error.code() in _REFUSALS:
                 self._refused.add(digest)
             elif error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                _, last = self._pauses.pop(digest, (0.0, 0.0))
-                pause = min(max(2 * last, _FIRST_PAUSE), _LONGEST_PAUSE)
-                self._pauses[digest] = (self._clock.now() + pause, pause)
-                if len(self._pauses) > _MOST_KNOWN:
-                    self._pauses.popitem(last=False)
+                self._wait_with(digest)
+
+    def _wait_with(self, digest: bytes) -> None:
+        """Sends content whole for some time, twice as long as the time before; under the lock."""
+        _, last = self._pauses.pop(digest, (0.0, 0.0))
+        pause = min(max(2 * last, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self._pauses[digest] = (self._clock.now() + pause, pause)
+        if len(self._pauses) > _MOST_KNOWN:
+            self._pauses.popitem(last=False)
 
     def _forget(self, digests: Sequence[bytes]) -> None:
+        """Of content that the server has lost. What it loses again soon, its memory is too small for."""
         with self._lock:
+            now = self._clock.now()
             for digest in digests:
                 self._kept.discard(digest)
+                before = self._lost.pop(digest, None)
+                if before is not None and now - before < _LONGEST_PAUSE:
+                    self._wait_with(digest)
+                else:
+                    self._pauses.pop(digest, None)
+                self._lost[digest] = now
+                if len(self._lost) > _MOST_KNOWN:
+                    self._lost.popitem(last=False)
 
 
 _REFUSALS = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT)

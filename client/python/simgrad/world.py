@@ -102,11 +102,13 @@ class World:
         """Whether it is an inline program, and not a built-in world."""
         return bool(self._message.WhichOneof("source") == "program")
 
-    def lines_of_sites(self) -> Mapping[str, str]:
-        """The line of the caller's file of each site of an inline program, by the site's name."""
-        message = self._message
+    def lines_of_sites(self, message: simgrad_pb2.World | None = None) -> Mapping[str, str]:
+        """The line of the caller's file of each site of an inline program, by the site's name. `message`: to_proto of
+        this world at an earlier time, which may have had other costs; None: that of now."""
+        message = self._message if message is None else message
         if self._lines is None or self._lines[0] is not message:
-            self._lines = message, site_lines(message.program) if self.has_program else {}
+            is_program = message.WhichOneof("source") == "program"
+            self._lines = message, site_lines(message.program) if is_program else {}
         return self._lines[1]
 
     def to_proto(self) -> simgrad_pb2.World:

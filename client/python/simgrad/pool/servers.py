@@ -134,7 +134,7 @@ class Servers:
     Args:
       targets: one, several, or a function that gives those of the moment. "dns:///name:port" stands for all
         addresses of the name, which is looked up again every few seconds.
-      least_upload: above how many bytes content is uploaded, to each server by itself; None: never.
+      least_upload: from which sizes on tensors and programs are uploaded, to each server by itself; None: never.
     Threads: safe.
     """
 
