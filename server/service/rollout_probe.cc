@@ -30,6 +30,7 @@ absl::StatusOr<sim::Work> SmallestRollout() {
     for (int64_t i = 0; i < binding.tensor.count(); ++i) binding.tensor.Set(i, 1.0);
   }
   work.options.recording = sim::Recording::kNone;
+  work.options.is_trial = true;
   return work;
 }
 

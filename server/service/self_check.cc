@@ -21,6 +21,8 @@ absl::Status Tried(const SelfCheck::Probe& probe) {
   }
 }
 
+bool IsHeldUp(const SelfCheck::Probe& probe) { return probe.is_held_up && probe.is_held_up(); }
+
 }  // namespace
 
 // The findings of the threads that probe.
@@ -28,6 +30,7 @@ struct SelfCheck::Board {
   struct Entry {
     bool running = false;
     absl::Status last;
+    bool held_up = false;  // when it was last asked
   };
   explicit Board(size_t probes) : entries(probes) {}
   bool IsIdle() const {
@@ -52,14 +55,15 @@ void SelfCheck::Begin() {
   for (size_t i = 0; i < probes_.size(); ++i) {
     {
       const std::lock_guard lock(board_->mutex);
-      if (board_->entries[i].running) continue;
-      board_->entries[i] = {true, absl::OkStatus()};
+      Board::Entry& entry = board_->entries[i];
+      if (entry.running) continue;
+      entry = {true, absl::OkStatus(), IsHeldUp(probes_[i])};
     }
     try {
       std::thread([board = board_, probe = probes_[i], i] {
         const absl::Status status = Tried(probe);
         const std::lock_guard lock(board->mutex);
-        board->entries[i] = {false, status};
+        board->entries[i] = {false, status, false};
         board->ended.notify_all();
       }).detach();
     } catch (const std::exception&) {  // no thread, or no memory
@@ -69,11 +73,13 @@ void SelfCheck::Begin() {
   }
 }
 
-absl::Status SelfCheck::Outcome() const {
+absl::Status SelfCheck::Outcome() {
   const std::lock_guard lock(board_->mutex);
   for (size_t i = 0; i < probes_.size(); ++i) {
-    const Board::Entry& entry = board_->entries[i];
+    Board::Entry& entry = board_->entries[i];
     if (entry.running) {
+      const bool was_held_up = std::exchange(entry.held_up, IsHeldUp(probes_[i]));
+      if (was_held_up || entry.held_up) continue;
       return absl::DeadlineExceededError(
           absl::StrCat(probes_[i].name, " did not end within ", absl::FormatDuration(limit_)));
     }

@@ -1,7 +1,8 @@
 // Tries now and then whether the server serves, and tells when the answer changes.
 //
 // A check fails where one of its probes fails, or has not ended within the limit. A probe that
-// hangs is left alone, counts as failed while it does, and is tried again once it has ended.
+// hangs is left alone, counts as failed while it does, and is tried again once it has ended. One that
+// waits for work that goes on is no failure.
 // Threads: one of its own, and one for each probe while it runs; everything else from any. A probe
 // that hangs outlives the check, with what it holds.
 #pragma once
@@ -24,6 +25,10 @@ class SelfCheck {
   struct Probe {
     std::string name;  // "a rollout"
     std::function<absl::Status()> run;
+    // Whether a run that has not ended may be waiting for work that goes on; null: never. Asked when it
+    // begins and at the end of each check: two answers of no in a row are a failure, as work that has
+    // just ended left it no time.
+    std::function<bool()> is_held_up = nullptr;
   };
   // After so many failures in a row there is no hope.
   static constexpr int kMostFailures = 5;
@@ -46,7 +51,7 @@ class SelfCheck {
   struct Board;
   void Work(const std::stop_token& stop);
   void Begin();
-  absl::Status Outcome() const;
+  absl::Status Outcome();
 
   const absl::Duration interval_, limit_;
   const std::vector<Probe> probes_;

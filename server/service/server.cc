@@ -316,7 +316,9 @@ absl::Status Server::StartSelfCheck(const config::ServerConfig& config) {
                     }});
   probes.push_back(
       {"a health call", [call = call_probe_, interval] { return call->Try(interval); }});
-  probes.push_back({"the smallest rollout", *std::move(rollout)});
+  // A launch that fills a GPU lets no other begin, however long it takes.
+  probes.push_back({"the smallest rollout", *std::move(rollout),
+                    [engine = device_.engine] { return engine->executor().IsAtWork(); }});
   // A check has until the next one is due.
   self_check_ = std::make_unique<SelfCheck>(
       interval, interval, std::move(probes),

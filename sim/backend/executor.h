@@ -65,6 +65,7 @@ struct RunOptions {
   // Returns whether to give up. Called every now and then, also inside a step, from any thread of
   // the run.
   WorkMeter::StopCallback stop;
+  bool is_trial = false;  // of the executor itself: it is not at work for it (Executor::IsAtWork)
 };
 
 // First non-finite value of an instance.
@@ -198,6 +199,9 @@ class Executor {
                                                            const RangeSteps& /*steps*/) const {
     return std::optional<MemoryNeed>();
   }
+  // Whether a device has launches of a run that have not been seen to end: another run may have to wait until
+  // they do. Errors of the device end them. Threads: any.
+  virtual bool IsAtWork() const { return false; }
   // Gives up about so many bytes of what it keeps for later runs, or all it can; returns how many.
   virtual int64_t Relieve(int64_t /*bytes*/) { return 0; }
 };

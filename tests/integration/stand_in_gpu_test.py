@@ -2,6 +2,7 @@
 an NVRTC that run its kernels on the host (tests/stand_in_gpu)."""
 
 import contextlib
+import math
 import os
 import subprocess
 import time
@@ -31,10 +32,9 @@ def start(kernels):
     """Starts servers over the stand-in; settings as stand_in_gpu.environment."""
     servers = []
 
-    def new(*flags, cache=kernels, **settings):
-        flags = ("--threads=2", f"--kernel_cache={cache}", *flags)
-        # The check of the server itself would launch kernels, and meet the errors meant for requests.
-        flags = ("--self_check_interval=0", *flags)
+    # The check of the server itself would launch kernels, and meet the errors meant for requests.
+    def new(*flags, cache=kernels, check="0", **settings):
+        flags = ("--threads=2", f"--kernel_cache={cache}", f"--self_check_interval={check}", *flags)
         servers.append(LiveServer(*flags, environment=stand_in_gpu.environment(**settings)))
         return servers[-1]
 
@@ -106,6 +106,29 @@ def test_a_non_finite_value_gets_the_certificate_that_the_cpu_gives(start, clien
             assert theirs.certificates and not theirs.ok.all()
             assert repr(ours.certificates) == repr(theirs.certificates)
             assert differences(ours, theirs) == []
+
+
+def turns(x: sg.State[256]):
+    return {"x": sg.for_loop(500, lambda i, y: y * 1.0001 + np.sum(y) * 1e-9, x)}
+
+
+def test_a_launch_that_takes_longer_than_five_checks_of_the_server_is_no_failure(start):
+    """The kernel of the check waits for it, as on a GPU that the launch fills."""
+    interval = 0.5
+    server = start("--device=cuda", check=f"{interval}s")
+    world = sg.world(turns)
+    with connect(server) as client:
+
+        def seconds(steps):
+            began = time.monotonic()
+            assert client.rollout(world, steps=steps, initial={"x": np.ones((8, 256))}).ok.all()
+            return time.monotonic() - began
+
+        seconds(1)  # compiles
+        steps = min(32, math.ceil(12 * interval / seconds(1)))  # so many are one launch
+        assert seconds(steps) > 7 * interval
+        assert eventually(lambda: series(server)["simgrad_ready"] == 1)
+    assert server.process.poll() is None
 
 
 def test_a_gpu_is_used_where_there_is_one(start):

@@ -174,6 +174,36 @@ TEST(SelfCheck, AProbeThatHangsFailsIsNotBegunTwiceAndMayRecover) {
   EXPECT_NE(std::string(told.all[0].message()).find("did not end within 20ms"), std::string::npos);
 }
 
+TEST(SelfCheck, AProbeThatWaitsForWorkThatGoesOnIsNoFailure) {
+  Steered waiting;
+  Told told;
+  waiting.Set(absl::OkStatus(), true);
+  const auto works = std::make_shared<std::atomic<bool>>(true);
+  SelfCheck::Probe probe = waiting.Probe();
+  probe.is_held_up = [works] { return works->load(); };
+  SelfCheck check(kAtOnce, absl::Milliseconds(20), {probe}, told.Listener());
+  EXPECT_TRUE(Eventually([&] { return check.checks() >= 2 * SelfCheck::kMostFailures; }));
+  EXPECT_EQ(told.size(), 0u);
+  EXPECT_FALSE(check.HasFailed());
+  *works = false;  // and yet it does not end
+  EXPECT_TRUE(Eventually([&] { return check.HasFailed(); }));
+  EXPECT_EQ(told.size(), 1u);
+  waiting.Set(absl::OkStatus(), false);
+}
+
+TEST(SelfCheck, WorkThatHasJustEndedLeavesTheProbeOneMoreCheck) {
+  Steered waiting;
+  Told told;
+  waiting.Set(absl::OkStatus(), true);
+  const auto asked = std::make_shared<std::atomic<int>>(0);
+  SelfCheck::Probe probe = waiting.Probe();
+  probe.is_held_up = [asked] { return ++*asked % 2 == 0; };
+  SelfCheck check(kAtOnce, absl::Milliseconds(20), {probe}, told.Listener());
+  EXPECT_TRUE(Eventually([&] { return check.checks() >= 2 * SelfCheck::kMostFailures; }));
+  EXPECT_EQ(told.size(), 0u);
+  waiting.Set(absl::OkStatus(), false);
+}
+
 TEST(SelfCheck, FourFailuresInARowAreNotFive) {
   const auto runs = std::make_shared<std::atomic<int>>(0);
   const auto probe = [runs]() -> absl::Status {

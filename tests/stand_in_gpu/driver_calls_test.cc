@@ -194,6 +194,47 @@ TEST_F(StandInGpuTest, AnErrorThatSticksLosesTheDeviceWhereverItStrikes) {
   EXPECT_GT(lost, 100);
 }
 
+// Says whether the executor is at work between chunks.
+struct BetweenChunks : sim::Observer {
+  explicit BetweenChunks(const sim::Executor& asked) : executor(asked) {}
+  void OnForward(const sim::ForwardChunk&) override { Look(); }
+  void OnAdjoint(int64_t, const sim::AdjointChunk&) override { Look(); }
+  void Look() {
+    ++chunks;
+    at_work += executor.IsAtWork() ? 1 : 0;
+  }
+  const sim::Executor& executor;
+  int chunks = 0, at_work = 0;
+};
+
+TEST_F(StandInGpuTest, ItIsAtWorkFromALaunchToItsEndButNotForATrial) {
+  const auto gpu = Open();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  const std::shared_ptr<sim::Executor> executor =
+      sim::MakeCudaExecutor(*gpu, {.kernel = sim::cuda::KernelChoice::kBest});
+  EXPECT_FALSE(executor->IsAtWork());
+  for (const bool is_trial : {false, true}) {
+    sim::Work work = Gradient();
+    work.chunk_steps = 5;
+    int launches = 0;
+    int at_work = 0;  // when something more is launched
+    work.options.is_trial = is_trial;
+    work.options.stop = [&] {
+      ++launches;
+      at_work += executor->IsAtWork() ? 1 : 0;
+      return false;
+    };
+    BetweenChunks observer(*executor);
+    const auto result = sim::Engine(executor).Execute(work, observer);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_GT(launches, 5);
+    EXPECT_EQ(at_work > 0, !is_trial);
+    EXPECT_GT(observer.chunks, 5);
+    EXPECT_EQ(observer.at_work, 0);
+    EXPECT_FALSE(executor->IsAtWork());
+  }
+}
+
 TEST_F(StandInGpuTest, MemoryThatIsShortIsToldWithItsFigures) {
   Reset({.memory_bytes = 20'000});
   const auto gpu = Open();

@@ -61,6 +61,10 @@ class CudaExecutor : public Executor {
     if (!run.ok()) return run.status();
     return std::unique_ptr<Run>(*std::move(run));
   }
+  bool IsAtWork() const override {
+    return std::any_of(devices_.begin(), devices_.end(),
+                       [](const auto& device) { return device->launched > 0; });
+  }
   int64_t Relieve(int64_t bytes) override {
     int64_t freed = sources_.Relieve(bytes);
     for (const auto& device : devices_) {

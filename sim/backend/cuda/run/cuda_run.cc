@@ -86,7 +86,16 @@ CudaRun::~CudaRun() {
   // Work that still runs uses the memory that is about to go.
   copies_->Wait().IgnoreError();
   stream_->Wait().IgnoreError();
+  CountEnded();
   --device_->runs;
+}
+
+void CudaRun::CountLaunched() {
+  if (!options_.is_trial && !std::exchange(launched_, true)) ++device_->launched;
+}
+
+void CudaRun::CountEnded() {
+  if (std::exchange(launched_, false)) --device_->launched;
 }
 
 absl::StatusOr<std::unique_ptr<CudaRun>> CudaRun::Create(
@@ -178,6 +187,7 @@ absl::Status CudaRun::GiveWorkspace(int64_t grid, KernelArgs& args) {
 absl::Status CudaRun::Launch(const std::string& entry, const LaunchShape& shape,
                              const KernelArgs& args) {
   if (options_.stop && options_.stop()) return StopRequested::Status();
+  CountLaunched();  // the call itself may wait for what runs
   return stream_->Launch(*module_, entry, shape, args);
 }
 
@@ -229,7 +239,10 @@ absl::StatusOr<ForwardChunk> CudaRun::Forward(int64_t first, int64_t count) {
   }
   if (status.ok() && travels != nullptr) status = Take(*travels, first, chunk);
   if (status.ok()) status = stream_->Wait();
-  if (status.ok()) return chunk;
+  if (status.ok()) {
+    CountEnded();
+    return chunk;
+  }
   failed_ = status;  // what is still on its way is dropped
   return status;
 }
@@ -310,6 +323,7 @@ absl::Status CudaRun::Finish() {
   args.first_step = batch_.steps;
   absl::Status status = LaunchOverInstances("simgrad_finish", args);
   if (status.ok()) status = stream_->Wait();
+  if (status.ok()) CountEnded();
   return status;
 }
 

@@ -68,6 +68,9 @@ class CudaRun : public Run {
                                  int64_t shared_bytes) const;
   absl::Status Launch(const std::string& entry, int64_t grid, const KernelArgs& args);
   absl::Status Launch(const std::string& entry, const LaunchShape& shape, const KernelArgs& args);
+  // A run that has launched counts in Device::launched until that has ended.
+  void CountLaunched();
+  void CountEnded();
   absl::Status LaunchOverInstances(const std::string& entry, KernelArgs& args);
   absl::Status GiveWorkspace(int64_t grid, KernelArgs& args);
   void PointFields(void* travelling, void* adjoint, KernelArgs& args) const;
@@ -119,6 +122,7 @@ class CudaRun : public Run {
   int64_t adjoint_grid_ = 1;
   std::vector<uint64_t> units_;  // by step: what one instance needs at most
   bool reversing_ = false;
+  bool launched_ = false;  // and not waited for, as far as it counts
   std::vector<std::vector<double>> gradients_;
   std::vector<std::vector<uint8_t>> connected_;
   // Reads of the device hold until something runs again.

@@ -161,6 +161,7 @@ absl::StatusOr<AdjointChunk> CudaRun::Adjoint(int64_t first, int64_t count) {
   if (status.ok()) status = stream_->ToHost(&ranges, args.ranges, sizeof(ranges));
   if (status.ok()) status = stream_->Fill(args.ranges, 0, sizeof(RangeColumn));
   if (!status.ok()) return status;
+  CountEnded();
   for (size_t t = 0; t < columns.size(); ++t) chunk.steps[t] = BackwardOf(columns[t]);
   chunk.ranges = CountsOf(ranges);
   return chunk;
