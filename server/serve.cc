@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "server/config/parse_flags.h"
 #include "server/scheduling/steady_time.h"
@@ -169,6 +170,18 @@ void EndWhileStarting(const std::shared_ptr<const std::atomic<bool>>& started) {
   });
 }
 
+// Ends the process with `code` where `server` does not end soon. All work has ended, so nobody waits for
+// what is left, such as a kernel that is being improved: compiling it takes up to minutes.
+void Release(std::unique_ptr<service::Server> server, ExitCode code) {
+  constexpr absl::Duration kSoon = absl::Milliseconds(500);
+  const auto ended = std::make_shared<absl::Notification>();
+  StartDetached([ended, code] {
+    if (!ended->WaitForNotificationWithTimeout(kSoon)) _exit(code);
+  });
+  server.reset();
+  ended->Notify();
+}
+
 // Ends the process after something that cannot be mended: it waits for no thread.
 [[noreturn]] void Abandon(service::Server& server, ExitCode code, const std::string& why,
                           absl::Duration time) {
@@ -261,7 +274,9 @@ int Serve(const config::ServerConfig& config,
   service::LogNote(drained ? service::LogLevel::kInfo : service::LogLevel::kWarning,
                    drained ? "drained" : "drained; work had to be cancelled");
   service::FlushLog(absl::Seconds(1));
-  return drained ? kStopped : kCancelledWork;
+  const ExitCode code = drained ? kStopped : kCancelledWork;
+  Release(*std::move(created), code);
+  return code;
 }
 
 }  // namespace simgrad::server

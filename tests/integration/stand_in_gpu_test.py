@@ -4,6 +4,7 @@ an NVRTC that run its kernels on the host (tests/stand_in_gpu)."""
 import contextlib
 import math
 import os
+import signal
 import subprocess
 import time
 import urllib.request
@@ -131,6 +132,17 @@ def test_a_launch_that_takes_longer_than_five_checks_of_the_server_is_no_failure
     assert server.process.poll() is None
 
 
+def test_a_kernel_that_is_being_improved_holds_up_no_end(start, tmp_path):
+    server = start("--device=cuda", "--drain_timeout=60s", cache=tmp_path, best_seconds=300)
+    with connect(server) as client:
+        assert client.rollout(WORLDS["projection"], **ball()).ok.all()  # of the quick kernel
+    time.sleep(1)  # the best one is being compiled
+    began = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=120) == 0
+    assert time.monotonic() - began < 30
+
+
 def test_a_gpu_is_used_where_there_is_one(start):
     server = start("--device=auto")
     with connect(server) as client:
@@ -245,6 +257,7 @@ def test_kernels_outlive_the_process(start, tmp_path):
     first = start("--device=cuda", cache=tmp_path)
     with connect(first) as client:
         result = client.rollout(WORLDS["projection"], **ball())
+    eventually(lambda: [*tmp_path.glob("*.kernel")])  # the best one, made in the background
     assert first.stop() == 0
     made = sorted(tmp_path.iterdir())
     assert len(made) >= 1
