@@ -13,6 +13,9 @@ namespace {
 
 // A minute or two of compiling.
 constexpr size_t kMostToImprove = 32;
+// A longer compilation is not begun for later runs: it would hold up that of other texts, and keep a
+// processor from the requests.
+constexpr double kLongestImproving = 120.0;  // seconds
 // Keys of texts that cannot be improved: 64 KiB.
 constexpr size_t kMostHopeless = 1024;
 
@@ -81,6 +84,7 @@ KernelLoader::Loaded KernelLoader::LoadLeast(const Text& text) {
 }
 
 void KernelLoader::AskForBest(const Text& text) {
+  if (BestCompileSeconds(static_cast<int64_t>(text.text.size())) > kLongestImproving) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool waits = std::any_of(to_improve_.begin(), to_improve_.end(),
                                  [&](const Text& waiting) { return waiting.key == text.key; });

@@ -2,7 +2,7 @@
 //
 // Optimising a text takes seconds. The first request therefore runs a kernel that was compiled
 // almost without optimisation, while a thread of the loader compiles the optimised one for later
-// requests. Both compute the same bits.
+// requests. Both compute the same bits. Of a text whose best kernel takes minutes it does not.
 // Errors: those of the compiler and of loading; RESOURCE_EXHAUSTED if the watch has no memory for a
 //   compilation. Errors are not kept. Threads: any; requests for one text share one compilation.
 #pragma once

@@ -24,16 +24,18 @@ cuda::GenerateOptions OptionsFor(const NumericalProgram& program, std::vector<bo
   return options;
 }
 
-// Waiting for the best kernel pays where the run is long: compiling takes seconds, and a kernel of
-// little optimisation is taken to do at least 10^9 operations a second, loops counted once.
-cuda::KernelChoice ChoiceFor(const Batch& batch) {
-  constexpr double kQuickOperations = 1e9;
+// Waiting for the best kernel pays where the run takes longer than that: a kernel of little optimisation
+// is taken to do at least 10^9 operations a second, loops counted once.
+cuda::KernelChoice ChoiceFor(const Batch& batch, const std::string& text) {
+  constexpr double kQuickOperations = 1e9;  // a second
   double operations = 0;
   for (const Value& value : batch.program->program.values) {
     operations += static_cast<double>(ElementCount(value.type.shape));
   }
   operations *= static_cast<double>(batch.instances) * static_cast<double>(batch.steps);
-  return operations < kQuickOperations ? cuda::KernelChoice::kSoonest : cuda::KernelChoice::kBest;
+  const double seconds = cuda::BestCompileSeconds(static_cast<int64_t>(text.size()));
+  return operations < seconds * kQuickOperations ? cuda::KernelChoice::kSoonest
+                                                 : cuda::KernelChoice::kBest;
 }
 
 class CudaExecutor : public Executor {
@@ -54,7 +56,8 @@ class CudaExecutor : public Executor {
     if (!source.ok()) return source.status();
     const std::shared_ptr<cuda::Device> device = TakeTurn();
     const absl::Cleanup counted_by_the_run = [&] { --device->runs; };
-    auto module = device->Load(**source, options_.kernel.value_or(ChoiceFor(batch)));
+    auto module =
+        device->Load(**source, options_.kernel.value_or(ChoiceFor(batch, (*source)->text)));
     if (!module.ok()) return module.status();
     auto run = cuda::CudaRun::Create(device, *source, *std::move(module), std::move(batch),
                                      std::move(options), options_);

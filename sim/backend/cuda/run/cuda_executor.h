@@ -18,7 +18,7 @@ struct CudaExecutorOptions {
   std::optional<cuda::Mapping> mapping;      // unset: chosen per program
   int block = 0;                             // threads, at most kMostThreads; 0: chosen
   int64_t grid = 0;                          // blocks; 0: what fills the device
-  std::optional<cuda::KernelChoice> kernel;  // unset: chosen by the size of the work
+  std::optional<cuda::KernelChoice> kernel;  // unset: chosen by work and text
   int64_t steps = 0;                         // of one launch at most; 0: as its records allow
   // Device memory of a run for checkpoints, and for the records of a reversal; unset: a share of
   // the device. What goes beyond lies in pinned memory of the host.

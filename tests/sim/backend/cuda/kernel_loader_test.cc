@@ -155,6 +155,17 @@ TEST_F(KernelLoaderTest, WhatCannotBeImprovedIsTriedOnce) {
   EXPECT_EQ(compiler_.compiled().at("stubborn, best"), 1);
 }
 
+TEST_F(KernelLoaderTest, WhatTakesTooLongToImproveIsCompiledForThoseAloneWhoWaitForIt) {
+  KernelLoader loader(compiler_.Tools(), "", kMuch);
+  compiler_.LetBestFinish();
+  const std::string text(6'000'000, 'x');
+  EXPECT_EQ(ImageOf(loader.Load(text, KernelChoice::kSoonest)), text + ", least");
+  EXPECT_EQ(ImageOf(loader.Load("other", KernelChoice::kSoonest)), "other, least");
+  compiler_.WaitFor("other, best");  // comes behind
+  EXPECT_EQ(compiler_.compiled().count(text + ", best"), 0u);
+  EXPECT_EQ(ImageOf(loader.Load(text, KernelChoice::kBest)), text + ", best");
+}
+
 TEST_F(KernelLoaderTest, WhatFindsNoRoomToBeImprovedIsImprovedWhenItIsUsedAgain) {
   constexpr int kTexts = 40;  // more than wait at once
   KernelLoader loader(compiler_.Tools(), "", kMuch);
