@@ -16,10 +16,12 @@
 #include "sim/backend/cuda/run/cuda_executor.h"
 #include "sim/backend/reference/reference_executor.h"
 #include "sim/engine.h"
+#include "sim/program/builder.h"
 #include "tests/environment.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/program/shaped_programs.h"
+#include "tests/sim/weights_of_layers.h"
 #include "tests/sim/work_maker.h"
 #include "tests/stand_in_gpu/control.h"
 
@@ -192,6 +194,43 @@ TEST_F(StandInGpuTest, AnErrorThatSticksLosesTheDeviceWhereverItStrikes) {
     EXPECT_TRUE(sim::cuda::IsDeviceLost(OnGpu(*gpu, work).status()));
   }
   EXPECT_GT(lost, 100);
+}
+
+// A layer whose gradient is summed over the instances: a window of it per launch.
+sim::Work Layer() {
+  sim::Builder b("layer");
+  const sim::Var x = b.State("x", {1, 8});
+  const sim::Var w = b.Weights("w", {8, 8});
+  b.SetNext({b.Apply(sim::OpCode::kTanh, {b.Do(sim::OpCode::kMatmul, {x, w})})});
+  b.AddObjective("end", nullptr, [&](const sim::Vars& states, const sim::Vars&) {
+    return b.Reduce(sim::OpCode::kSum, states[0] * states[0]);
+  });
+  constexpr int64_t kInstances = 33;
+  sim::Work work =
+      WorkOf(*LowerForGradient(*b.Finish(), PolicyOf({.preset = "f32"}), "end"), kInstances, 9);
+  Bind(work, sim::InputKind::kState, "x",
+       {Doubles(Sines(8 * kInstances, 0.37), {kInstances, 1, 8}), true, false});
+  Bind(work, sim::InputKind::kParam, "w", Shared(Sines(64, 0.7), {8, 8}));
+  return work;
+}
+
+TEST_F(StandInGpuTest, RecordsAndWindowsOfWeightsInPinnedMemoryGiveTheSameBits) {
+  const sim::Work work = Layer();
+  const auto expected = OnReference(work);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  {
+    const auto gpu = Open();
+    ASSERT_TRUE(gpu.ok()) << gpu.status();
+    const auto got = sim::equality::Observe(
+        std::shared_ptr<sim::Executor>(sim::MakeCudaExecutor(
+            *gpu, {.kernel = sim::cuda::KernelChoice::kBest, .record_bytes = 0})),
+        work);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(FirstDifference(*expected, *got), std::nullopt);
+    EXPECT_GT(Told().pinned_bytes, 0);  // kept for the next request
+  }
+  EXPECT_TRUE(Told().whole);
+  EXPECT_EQ(Told().pinned_bytes, 0);
 }
 
 // Says whether the executor is at work between chunks.

@@ -122,10 +122,14 @@ CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t byte
   });
 }
 
+// Pinned memory too has its address on the device (CUDA Driver API, Unified Addressing), and is set as well
+// (API synchronization behavior, Memset).
 CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes,
                                  CUstream stream) {
   return Call(__func__, [&](Machine& machine) {
-    if (!machine.Holds(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    const bool fits =
+        machine.Holds(to, bytes) || machine.IsPinned(reinterpret_cast<const void*>(to), bytes);
+    if (!fits) return CUDA_ERROR_INVALID_VALUE;
     return PushTo(stream, [=] {
       std::memset(reinterpret_cast<void*>(to), value, bytes);
       return CUDA_SUCCESS;

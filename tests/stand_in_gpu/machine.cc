@@ -220,11 +220,11 @@ CUresult Machine::GivePinned(void* data) {
   return CUDA_SUCCESS;
 }
 
-bool Machine::IsPinned(const void* data) const {
+bool Machine::IsPinned(const void* data, size_t bytes) const {
   const auto after = pinned_.upper_bound(data);
   if (after == pinned_.begin()) return false;
-  const auto& [start, bytes] = *std::prev(after);
-  return static_cast<const uint8_t*>(data) < static_cast<const uint8_t*>(start) + bytes;
+  const auto& [start, held] = *std::prev(after);
+  return static_cast<const uint8_t*>(data) + bytes <= static_cast<const uint8_t*>(start) + held;
 }
 
 bool Machine::Holds(CUdeviceptr data, size_t bytes) const {

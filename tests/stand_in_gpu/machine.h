@@ -87,7 +87,7 @@ class Machine {
   int64_t FreeBytes(int gpu) const;
   CUresult TakePinned(size_t bytes, void** data);
   CUresult GivePinned(void* data);
-  bool IsPinned(const void* data) const;
+  bool IsPinned(const void* data, size_t bytes = 1) const;
   // Whether [data, data + bytes) lies in memory that is held.
   bool Holds(CUdeviceptr data, size_t bytes) const;
   int64_t Held(int gpu) const;
