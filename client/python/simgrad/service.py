@@ -125,21 +125,23 @@ class OneServer(Service):
 
     def unary(self, method: str, message: Any, terms: Terms) -> Any:
         self._check_size(message, terms)
+        if self._asks_for_limits(message):
+            self.limits(terms)
         return super().unary(method, message, terms)
 
     def start(
         self, method: str, message: Any, call: Call, terms: Terms, declared: Declarations
     ) -> Start:
         self._check_size(message, terms)
-        plans = [self.uploads.plan(message, call, self._limits)]  # of the first try
         asks = self._asks_for_limits(message)
-        if asks:
-            plans.clear()
+        plans = [] if asks else [self.uploads.plan(message, call, self._limits)]  # of the first try
         waits = asks or plans[0].uploads
         if waits:
             self.calls.check_token()
 
         def send(left: float) -> Any:
+            if asks:
+                self.limits(self.calls.terms(max(left, _LEAST_TIME)))
             plan = plans.pop() if plans else None
             return self._send(method, message, call, left, plan)
 
@@ -164,8 +166,6 @@ class OneServer(Service):
     def _send(
         self, method: str, message: Any, call: Call, left: float, plan: Plan | None = None
     ) -> Any:
-        if self._asks_for_limits(message):
-            self.limits(self.calls.terms(max(left, _LEAST_TIME)))
         metadata = self.calls.metadata()
         rpc = getattr(self.stub, method)
         return self.uploads.send(rpc, message, call, left, metadata, self._limits, plan)
