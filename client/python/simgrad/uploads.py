@@ -259,7 +259,7 @@ class Uploads:
             self._pauses.popitem(last=False)
 
     def _forget(self, digests: Sequence[bytes]) -> None:
-        """Of content that the server has lost. What it loses again soon, its memory is too small for."""
+        """Forgets what the server has lost. A server that loses it again soon has too little memory for it."""
         with self._lock:
             now = self._clock.now()
             for digest in digests:
