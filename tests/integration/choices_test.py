@@ -128,7 +128,7 @@ def test_lines_of_choices_are_those_of_what_the_server_counts(client):
     lines = {name: event.line.rpartition(":")[2] for name, event in r.events.items()}
     assert lines["lu"] == str(top + 2) and lines["lu#1"] == str(top + 3)
     assert lines["mine"] == str(top + 5)
-    assert lines["mine#1"] == lines["mine#2"] == ""  # a conversion, and what stands behind one
+    assert lines["mine#1"] == str(top + 6) and lines["mine#2"] == str(top + 7)  # a conversion, and what stands behind it
 
 
 def test_a_vjp_takes_no_lines_of_sites(client):
