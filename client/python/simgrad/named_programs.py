@@ -16,7 +16,7 @@ from typing import Any, Collection, Iterator
 from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.variants import parts_with_world
 
-# Bytes. Sending and reading less costs less than a name saves.
+# Bytes. A smaller program travels with each request: the server takes such requests for small (docs/protocol.md).
 LEAST = 1 << 14
 
 

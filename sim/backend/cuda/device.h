@@ -158,7 +158,7 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual int64_t TakenBytes(int64_t bytes, MemoryKind /*kind*/) const { return bytes; }
   // The number of runs alive on the device.
   std::atomic<int64_t> runs{0};
-  // Those among them, but for trials, with launches that they have not waited for to their end.
+  // The runs, other than trials, that have launches which they have not waited for yet.
   std::atomic<int64_t> launched{0};
 
  protected:
