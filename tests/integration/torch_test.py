@@ -1,10 +1,14 @@
 """simgrad.torch, under whichever Python here has PyTorch."""
 
+import functools
 import importlib.util
+import json
 import os
+import pathlib
 import site
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -29,18 +33,33 @@ COMMAND = torch_command()
 pytestmark = pytest.mark.skipif(COMMAND is None, reason="no Python here has PyTorch")
 
 
-def run(root, script, *arguments):
+@functools.cache
+def scripts(root):
+    """A Python that has imported PyTorch, for all tests; it ends with its input."""
     # Behind Debian's own packages, so that torch finds the NumPy it was built for.
     behind = [*site.getsitepackages(), str(root / "client/python")]
-    prologue = f"import sys; sys.path.extend({behind!r}); "
-    done = subprocess.run(
-        [*COMMAND, "-c", prologue + f"sys.argv = {['-', *arguments]!r}\n" + script],
-        capture_output=True,
+    program = root / "tests/integration/torch_scripts.py"
+    start = f"import runpy, sys; sys.path.extend({behind!r}); runpy.run_path({str(program)!r})"
+    return subprocess.Popen(
+        [*COMMAND, "-c", start],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+
+def run(root, script, *arguments):
+    """What a script prints, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = pathlib.Path(folder, "out"), pathlib.Path(folder, "err")
+        asked = {"script": script, "arguments": arguments, "out": str(out), "err": str(err)}
+        process = scripts(root)
+        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.flush()
+        code = process.stdout.readline()
+        assert code == "0\n", err.read_text() if err.exists() else code
+        return out.read_text()
 
 
 COMMON = """
