@@ -25,8 +25,10 @@ inline constexpr Format kShortFormats[] = {Format::kBf16, Format::kF16, Format::
 // in any of them.
 #ifdef SIMGRAD_SANITIZED
 inline constexpr int kSweepShare = 64;
+inline constexpr int kShortSweepShare = 61;  // of all numbers of 16 bits
 #else
 inline constexpr int kSweepShare = 1;
+inline constexpr int kShortSweepShare = 1;
 #endif
 
 // Equal to the bit, where every NaN must be the canonical one.

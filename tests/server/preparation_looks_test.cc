@@ -13,13 +13,14 @@
 #include "sim/program/builder.h"
 #include "sim/work_meter.h"
 #include "tests/environment.h"
+#include "tests/sanitized.h"
 #include "tests/server/ball_request.h"
 #include "tests/thread_time.h"
 
 namespace simgrad::server::service {
 namespace {
 
-constexpr int64_t kInstances = int64_t{1} << 20;
+constexpr int64_t kInstances = int64_t{1} << (kSanitized ? 18 : 20);
 constexpr int64_t kWidth = 16;  // of the real state
 
 void AddBytes(google::protobuf::RepeatedPtrField<v1::NamedTensor>* list, const std::string& name,

@@ -77,7 +77,7 @@ TEST_P(AdjointBudget, IsCheckedAgainstTheIterationsThatRanNotTheCap) {
 TEST_P(AdjointBudget, IsExhaustedRightAfterTheForwardRunWithFiguresAndAWayOut) {
   Phases phases;
   // Nearly no push: every loop runs to its cap.
-  Work work = Projection(20'000, 4, 1e-9, true);
+  Work work = Projection(10'000, 4, 1e-9, true);
   work.memory_budget_bytes = kBudget;
   work.options.threads = 1;
   const auto result = MakeEngine().Execute(work, phases);

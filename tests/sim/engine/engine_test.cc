@@ -185,7 +185,7 @@ TEST(Engine, CheckpointsThatItChoosesLieNoFurtherApartThanChunksSoEachStepRunsTw
 
 // With a checkpoint at the start alone, each step would run again 2048 / 2 times.
 TEST(Engine, AnIntervalOfManyRangesIsReplayedAFewTimesEach) {
-  constexpr int64_t kMany = 2048;
+  constexpr int64_t kMany = kSanitized ? 512 : 2048;
   constexpr int64_t kReplays = 5;  // 11 checkpoints beside the first: binomial(12 + 5, 5) = 6188
   const auto balls = [&](int64_t interval) {
     Work work = Balls({0}, SpecOf("f32"));
@@ -443,7 +443,7 @@ TEST(Engine, EndsBetweenChunksWithTheStatusOfItsObserver) {
 Work LongStep() {
   sim::Builder b("sines");
   const sim::Var x = b.State("x", {});
-  b.SetNext(b.For(kSanitized ? 20'000 : 100'000, {x}, [&](sim::Var, const sim::Vars& carried) {
+  b.SetNext(b.For(kSanitized ? 10'000 : 100'000, {x}, [&](sim::Var, const sim::Vars& carried) {
     sim::Var y = carried[0];
     for (int i = 0; i < 10; ++i) y = b.Apply(sim::OpCode::kSin, {y});
     return sim::Vars{y};

@@ -18,7 +18,7 @@
 namespace simgrad::sim::equality {
 namespace {
 
-constexpr uint64_t kCases = kSanitized ? 25 : 100;
+constexpr uint64_t kCases = kSanitized ? 10 : 100;
 
 using Rows = std::vector<OperationArithmetic>;
 using Key = std::tuple<Role, std::string, std::string, std::string>;

@@ -37,7 +37,7 @@ using compiled::Effort;
 using compiled::Isa;
 using compiled::Mapping;
 
-constexpr uint64_t kCases = kSanitized ? 12 : 60;
+constexpr uint64_t kCases = kSanitized ? 6 : 60;
 
 uint64_t Cases() { return IsLong() ? 20 * kCases : kCases; }
 

@@ -19,7 +19,7 @@ constexpr uint64_t kCases = 400;
 constexpr uint64_t kLongTimes = 30;  // as many times more under --long
 constexpr int kReportedFailures = 3;
 // Under sanitizers: other cases than without, fewer of them.
-constexpr uint64_t kSanitizedCases = 60;
+constexpr uint64_t kSanitizedCases = 30;
 constexpr uint64_t kSanitizedLargeCases = 2;
 constexpr uint64_t kSanitizedMatmulCases = 10;
 constexpr uint64_t kFirstSanitizedSeed = 1'000'001;

@@ -16,7 +16,7 @@
 namespace simgrad::sim::equality {
 namespace {
 
-constexpr uint64_t kCases = kSanitized ? 15 : 60;
+constexpr uint64_t kCases = kSanitized ? 6 : 60;
 
 using Lowered = std::shared_ptr<const NumericalProgram>;
 

@@ -10,7 +10,7 @@
 namespace simgrad::nonfinite {
 namespace {
 
-constexpr int kCases = kSanitized ? 12 : 40;
+constexpr int kCases = kSanitized ? 8 : 40;
 
 class HiddenNonFinite : public testing::TestWithParam<ExecutorCase> {};
 

@@ -23,7 +23,7 @@ constexpr int kAdjoint = 500;
 // forward run by its remainders by 2 and 3, those of the adjoint in turn.
 int StrideOf(const std::string& executor) {
   if (IsLong()) return 1;
-  constexpr int kOfReference = kSanitized ? 15 : 1, kOfCompiled = kSanitized ? 15 : 5;
+  constexpr int kOfReference = kSanitized ? 35 : 1, kOfCompiled = kSanitized ? 35 : 5;
   return executor == "reference" ? kOfReference : kOfCompiled;
 }
 

@@ -7,6 +7,7 @@
 #include "sim/plan/print.h"
 #include "sim/program/builder.h"
 #include "tests/environment.h"
+#include "tests/sanitized.h"
 #include "tests/sim/program/shaped_programs.h"
 #include "tests/sim/work_maker.h"
 
@@ -73,8 +74,8 @@ TEST(MakePlan, EndsAtWhicheverLookSaysSo) {
     return false;
   });
   EXPECT_GE(looks, 3);
-  // A plan costs what this test does: sixteen of the looks, or all of them.
-  const int64_t stride = IsLong() ? 1 : 1 + looks / 16;
+  // A plan costs what this test does: sixteen of the looks, four under sanitizers, or all of them.
+  const int64_t stride = IsLong() ? 1 : 1 + looks / (kSanitized ? 4 : 16);
   for (int64_t last = 1; last <= looks; last += stride) {
     int64_t asked = 0;
     const auto stop = [&] { return ++asked == last; };

@@ -190,7 +190,7 @@ TEST(DifferentiateTest, CentralDifferencesSeeAWrongAdjoint) {
 }
 
 // Sanitizers see a sample, too few for the minima.
-constexpr uint64_t kRandomPrograms = kSanitized ? 60 : 400;
+constexpr uint64_t kRandomPrograms = kSanitized ? 20 : 400;
 
 TEST(DifferentiateTest, GradientsOfRandomProgramsAgreeWithCentralDifferences) {
   Tally tally;
