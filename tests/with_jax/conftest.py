@@ -10,6 +10,11 @@ import sys
 # No fused multiply-add; and little work for LLVM, as most of what is compiled runs once.
 os.environ["XLA_FLAGS"] = "--xla_cpu_max_isa=AVX --xla_backend_optimization_level=0"
 os.environ["JAX_PLATFORMS"] = "cpu"
+# XLA's code is found again, as that of the C++ tests is: by its text, its options and JAX's version.
+if kept := os.environ.get("SIMGRAD_TEST_OBJECTS"):
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(kept, "jax")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import pytest  # noqa: E402
 
