@@ -1,5 +1,7 @@
 """Values and derivatives of JAX where a formula has a kink, leaves a format, or meets a NaN; what is refused there."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -1176,6 +1178,51 @@ def test_a_format_that_the_step_fixes_is_told_with_its_line(client):
 
     with pytest.raises(simgrad.jax.JaxWorldError, match=r"edges_test.py:\d+.*float64, in which a world is traced"):
         simgrad.jax.world(step, state={"x": np.ones(2, np.float32)})
+
+
+def narrow_reals_and_integers(state):
+    def turn(carry, _):
+        carry["a"], carry["k"] = carry["a"] + state["x"], carry["k"] + jnp.sum(jnp.ones(2, int))
+        return carry, None
+
+    start = {"a": jnp.zeros((), jnp.float32), "b": jnp.zeros(3), "k": jnp.int32(0)}
+    return {"n": state["n"], "x": lax.scan(turn, start, length=3)[0]["a"]}
+
+
+MIXED_WIDTHS = {
+    "select": lambda s: {"n": lax.select(s["n"] > 3, jnp.argmax(jnp.ones(3)), s["n"]), "x": s["x"]},
+    "fori_loop": lambda s: {"n": lax.fori_loop(0, 3, lambda k, n: n + jnp.sum(jnp.ones(2, int)), s["n"]), "x": s["x"]},
+    "cond": lambda s: {"n": lax.cond(s["n"] > 3, lambda: jnp.argmax(jnp.ones(3)), lambda: s["n"]), "x": s["x"]},
+    "scan": narrow_reals_and_integers,
+}
+SAID_OF_WIDTHS = {
+    "select": r"\(lax.select requires .* int32, int64\)",
+    "fori_loop": r"\(.*int32\[\].*int64\[\].*\)",
+    "cond": r"\(.*true_fun has type int64\[\].*int32\[\].*\)",
+    "scan": r"float64.*narrower.*\(.*carry\['a'\] has type float32\[\].*; .*carry\['k'\] has type int32\[\].*param_dtype",
+}
+
+
+@pytest.mark.parametrize("name", MIXED_WIDTHS)
+@pytest.mark.parametrize("has_x64", [False, True])
+def test_integers_of_two_widths_are_told_with_line_leaves_and_what_to_write(name, has_x64):
+    state = {"n": np.int32(0), "x": np.float32(1)}
+    with jax.enable_x64(False):
+        jax.jit(MIXED_WIDTHS[name])(state)  # JAX runs it
+    with jax.enable_x64(has_x64), pytest.raises(simgrad.jax.JaxWorldError) as caught:
+        simgrad.jax.world(MIXED_WIDTHS[name], state=state)
+    said = str(caught.value)
+    assert re.search(r"edges_test.py:\d+: .*int64, which an integer without a dtype has in a world, meets int32", said)
+    assert re.search(SAID_OF_WIDTHS[name], said)
+    assert "jnp.sum(x, dtype=jnp.int32)" in said
+    assert ("jax_enable_x64" in said) == (not has_x64)
+
+
+def test_an_integer_with_a_dtype_meets_a_state_of_32_bits():
+    def step(state):
+        return {"n": lax.fori_loop(0, 3, lambda k, n: n + jnp.sum(jnp.ones(2, int), dtype=jnp.int32), state["n"])}
+
+    assert simgrad.jax.world(step, state={"n": np.int32(0)}).report().state == ("n",)
 
 
 def test_a_cloned_key_is_its_key(client):

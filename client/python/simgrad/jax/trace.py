@@ -88,7 +88,7 @@ def traced(
             return in_f64(flat, examples, is_narrow), shape[-1]
         except (TypeError, IndexError) as error:
             leaves = [group.told(name) for group in groups for name in group.names]
-            told = error_of_tracing(error, what, leaves)
+            told = error_of_tracing(error, what, leaves, has_x64=not is_narrow)
             if told is None:
                 raise
             raise told from error

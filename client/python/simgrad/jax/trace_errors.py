@@ -20,15 +20,16 @@ _OF_A_LENGTH = f"use a fixed length and a mask, jnp.where(jnp.arange(9) < n, x, 
 _OF_SHAPES = ("Shapes must be 1D sequences of concrete values", "Slice entries must be static integers")
 
 
-def error_of_tracing(error: Exception, what: str, leaves: Sequence[str]) -> JaxWorldError | None:
+def error_of_tracing(error: Exception, what: str, leaves: Sequence[str], has_x64: bool) -> JaxWorldError | None:
     """An error for the user, in place of one of JAX; None: it is no such error.
 
     Args:
-      what: is traced: a step, an init or a cost. leaves: what it takes, as messages tell them.
+      what: is traced: a step, an init or a cost. leaves: what it takes, as messages tell them. has_x64: x64 is on
+        outside of the trace.
     """
     found = _problem(error, what)
     if found is None:
-        return _format_error(error, what) if mixes_formats(str(error)) else None
+        return _format_error(error, what, has_x64)
     problem, hint = found
     line, text, asked = _user_line(error)
     said = f"{problem}{_made_of(str(error), leaves)}: {text}"
@@ -71,22 +72,37 @@ def mixes_formats(text: str) -> bool:
     return "float64" in text and any(name in text for name in ("float32", "bfloat16", "float16"))
 
 
-def _format_error(error: Exception, what: str) -> JaxWorldError:
-    """An error of JAX about a carry or a branch whose format the step fixes, as everything else is f64 here."""
-    line, text, asked = _user_line(error)
-    told = str(error).strip().splitlines()[0]
-    return JaxWorldError(
-        f"this {what} makes no world:",
-        [
-            Problem(
-                line,
-                f"float64, in which a world is traced, meets a narrower format that the {what} fixes: {text} ({told})",
-                "give a carry or a branch the type of what it meets: jnp.zeros(n, x.dtype), jnp.zeros(n), or "
-                "param_dtype=float of a Flax module",
-                asked=asked,
-            )
-        ],
-    )
+def _mixes_widths(text: str) -> bool:
+    """Whether an error of JAX tells of an i64 that meets an i32."""
+    return re.search(r"\bu?int64\b", text) is not None and re.search(r"\bu?int32\b", text) is not None
+
+
+def _format_error(error: Exception, what: str, has_x64: bool) -> JaxWorldError | None:
+    """An error of JAX about a carry, a branch or an operand whose format the step fixes, as a world is traced with x64;
+    None: it is about something else. `has_x64` says whether x64 is on outside."""
+    text = str(error)
+    problems, hints = [], []
+    if mixes_formats(text):
+        problems.append("float64, in which a world is traced, meets a narrower format")
+        hints.append(
+            "give a carry or a branch the type of what it meets: jnp.zeros(n, x.dtype), jnp.zeros(n), or param_dtype=float of a Flax module"
+        )
+    if _mixes_widths(text):
+        problems.append("int64, which an integer without a dtype has in a world, meets int32")
+        hints.append("give integers a dtype: jnp.sum(x, dtype=jnp.int32), jnp.argmax(x).astype(jnp.int32)")
+    if not problems:
+        return None
+    line, own, asked = _user_line(error)
+    if not has_x64:
+        hints.append('where a library does it, run jax.config.update("jax_enable_x64", True) before its model and state are made')
+    said = f"{', and '.join(problems)} that the {what} fixes: {own} ({_types_of(text)})"
+    return JaxWorldError(f"this {what} makes no world:", [Problem(line, said, "; ".join(hints), asked=asked)])
+
+
+def _types_of(text: str) -> str:
+    """The sentences of an error of JAX that name leaves and their types; its first line where none does."""
+    lines = [line.partition(" (Tip:")[0].strip(" *;.") for line in text.strip().splitlines()]
+    return "; ".join([line for line in lines if " has type " in line] or lines[:1])
 
 
 def _user_line(error: Exception) -> tuple[str, str, str]:
