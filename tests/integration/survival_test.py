@@ -163,10 +163,15 @@ def test_the_header_has_the_revision_of_the_server(client):
 
 
 def test_a_deadline_says_how_far_the_answer_was(client):
-    with pytest.raises(sg.DeadlineExceeded) as failed:
-        client.rollout(BALL, **ENDLESS, timeout=1)
-    found = re.match(r"deadline of 1 s exceeded after (\d+) of 5000000 steps", str(failed.value))
-    assert found and int(found[1]) > 0
+    steps = []
+    while not any(steps) and len(steps) < 4:  # a busy machine may need more than a second for the first part
+        seconds = 4 ** len(steps)
+        with pytest.raises(sg.DeadlineExceeded) as failed:
+            client.rollout(BALL, **ENDLESS, timeout=seconds)
+        found = re.match(rf"deadline of {seconds} s exceeded after (\d+) of 5000000 steps", str(failed.value))
+        assert found
+        steps.append(int(found[1]))
+    assert any(steps)
 
 
 def test_a_deadline_says_that_the_answer_never_began():
