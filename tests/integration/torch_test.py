@@ -331,6 +331,68 @@ with torch.no_grad():
     )
 
 
+def test_collections_of_parameters_are_refused_as_lists_are(root, server):
+    run(
+        root,
+        COMMON + """
+import collections
+k = torch.tensor(1.0, requires_grad=True)
+two = [torch.nn.Parameter(torch.tensor(1.0)), torch.nn.Parameter(torch.tensor(3.0))]
+for y in (torch.nn.ParameterList(two), collections.deque(two), collections.UserList(two), sg.PerStep(torch.nn.ParameterList(two))):
+    try:
+        simgrad.torch.rollout(client, ball, steps=4, params={"k": k}, objective="final_height", initial={"y": y, "v": v0})
+    except TypeError as error:
+        assert str(error).startswith("y: ") and "torch.stack" in str(error), error
+    else:
+        raise AssertionError(f"{type(y)} was taken")
+plain = simgrad.torch.rollout(client, ball, steps=4, params={"k": k}, objective="final_height",
+                              initial={"y": collections.deque([1.0, 3.0]), "v": [0.0, 0.0]})
+plain.value.backward()
+assert k.grad is not None
+""",
+        server.target,
+    )
+
+
+def test_a_world_that_closes_over_a_tensor_that_needs_a_gradient_is_refused_with_its_line(root, server):
+    """Also where its first call needs none: it would stay the number of that call."""
+    run(
+        root,
+        """
+import torch, simgrad as sg, simgrad.torch
+client = sg.Client(sys.argv[1])
+K = torch.nn.Parameter(torch.tensor(0.5))
+
+def closed(x: sg.State):
+    return K * x
+
+def listed(x: sg.State[2]):
+    return x * [K, 2.0]
+
+def default(x: sg.State, k: sg.Param = K):
+    return k * x
+
+for step, shape in ((closed, 2), (listed, (3, 2)), (default, 2)):
+    for has_gradient in (True, False):
+        with torch.set_grad_enabled(has_gradient):
+            try:
+                simgrad.torch.rollout(client, sg.world(step), steps=3, initial={"x": torch.ones(shape)})
+            except TypeError as error:
+                assert "tensor that needs a gradient" in str(error) and "sg.Param" in str(error), error
+                assert step is default or "<string>:" in str(error), error
+            else:
+                raise AssertionError(f"{step.__name__} was taken")
+
+@sg.world
+def detached(x: sg.State):
+    return K.detach() * x
+
+assert simgrad.torch.rollout(client, detached, steps=1, initial={"x": torch.ones(2)}).state["x"].tolist() == [0.5, 0.5]
+""",
+        server.target,
+    )
+
+
 def test_the_torch_example_learns(root, server):
     out = run(
         root,

@@ -30,6 +30,7 @@ _NAMES: dict[int, str] = {
 }
 
 _ALL_TYPES = "one of real, i32, i64, u32, u8, bool, or a dtype of NumPy"
+_GETS_NONE = "as a number it would get none; declare it, k: sg.Param, and send it with the call, or take its detach()"
 LARGEST_WHOLE = 2**53  # from 0 on, all are numbers of f64
 
 _DTYPES: dict[int, type] = {
@@ -80,9 +81,12 @@ def dtype_of(element: int) -> np.dtype[Any]:
 
 
 def constant(x: Any) -> np.ndarray:
-    """x as an array of bools, integers or f64. Raises TypeError for what is no number, and for masked arrays."""
+    """x as an array of bools, integers or f64. Raises TypeError for what is no number, for masked arrays, and for tensors
+    that need a gradient."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("a masked array: worlds know no masks; x.filled(0.0) has numbers in their place")
+    if _needs_gradient(x):
+        raise TypeError(f"a tensor that needs a gradient: {_GETS_NONE}")
     array = np.asarray(x)
     if array.dtype.kind not in "biuf":
         for n in array.flat if array.dtype == object else ():
@@ -90,6 +94,13 @@ def constant(x: Any) -> np.ndarray:
                 raise TypeError(f"{_short(n)} is too large for an integer of 64 bits; write a float, such as 1e30")
         raise TypeError(f"{x!r} is neither a number, an array of numbers nor a value of the world")
     return array
+
+
+def _needs_gradient(x: Any) -> bool:
+    """Whether x is a tensor of PyTorch that needs a gradient, or a list with one."""
+    if isinstance(x, (list, tuple)):
+        return any(map(_needs_gradient, x))
+    return bool(getattr(x, "requires_grad", False))
 
 
 def _short(n: int) -> str:
@@ -144,6 +155,8 @@ def default_of(name: str, default: Any, element: int) -> float | None:
     hold, or that is not exact."""
     if default is None:
         return None
+    if _needs_gradient(default):
+        raise TypeError(f"{name}: the default is a tensor that needs a gradient: {_GETS_NONE}")
     try:
         number = float(default)
     except (TypeError, ValueError):

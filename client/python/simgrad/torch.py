@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence, TypeVar, cast
+from typing import Any, Callable, Iterable, Mapping, Sequence, Sized, TypeVar, cast
 
 import numpy as np
 
@@ -433,10 +433,12 @@ def _tensor_in(value: Any) -> torch.Tensor | None:
 
 
 def _check_list(name: str, value: Any) -> None:
-    """Raises TypeError for a list of tensors that needs a gradient: it would get none."""
+    """Raises TypeError for a list, or another collection, of tensors that needs a gradient: it would get none."""
     if isinstance(value, PerStep):
         value = value.array
-    for part in value if isinstance(value, (list, tuple)) else ():
+    is_array = isinstance(value, (str, bytes)) or hasattr(value, "__array__")
+    is_list = isinstance(value, Sized) and isinstance(value, Iterable) and not is_array  # as a ParameterList is
+    for part in value if is_list else ():
         if isinstance(part, torch.Tensor) and _needs_gradient(part):
             raise TypeError(f"{name}: a list of tensors has no gradient; send one tensor, as of torch.stack")
         _check_list(name, part)
