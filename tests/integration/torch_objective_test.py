@@ -102,7 +102,7 @@ theirs = grads(3 * (weights * cost(free)).sum() + cost(free)[0] + free.state["y"
 for a, b in zip(made, theirs):
     near(a, b, 1e-11)
 # The rollout's weights are of `value` alone, also where one reversal has values and states.
-out = roll(weights=weights)
+out, free = roll(weights=weights), roll()
 for a, b in zip(grads(out.values.sum() + out.state["y"].sum(), y0, e, u), grads(cost(free).sum() + free.state["y"].sum(), y0, e, u)):
     near(a, b, 1e-11)
 assert len(out.calls) == 1 and out.calls[0].reused

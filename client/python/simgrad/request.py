@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, cast
 
 import numpy as np
 
@@ -294,12 +295,16 @@ def names_of(argument: str, what: str, given: Any) -> tuple[str, ...]:
 def unsigned(option: str, numbers: Iterable[Any]) -> list[int]:
     """The numbers as ints. Raises ValueError, with the name of the option, for what is no u64."""
     if isinstance(numbers, np.ndarray) and numbers.ndim == 1 and numbers.dtype.kind == "u":
-        known: list[int] = numbers.tolist()
-        return known
-    for number in (numbers := list(numbers)):
-        if not hasattr(number, "__index__") or not 0 <= number < 2**64:
+        return cast(list[int], numbers.tolist())
+    known: list[int] = []
+    for number in numbers:
+        try:
+            known.append(int(operator.index(number)))  # first: a tensor of PyTorch compares with i64 alone
+        except TypeError:
+            known.append(-1)
+        if not 0 <= known[-1] < 2**64:
             raise ValueError(f"{option}: whole numbers from 0 to 2^64 - 1, not {number!r}")
-    return [int(number) for number in numbers]
+    return known
 
 
 def loop_derivatives(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Mapping, Sequence, Sized, TypeVar, cast
+from typing import Any, Callable, Mapping, Sequence, TypeVar, cast
 
 import numpy as np
 
@@ -31,7 +31,6 @@ except ModuleNotFoundError as _error:
         raise
     raise ImportError("simgrad.torch makes functions of PyTorch, which is not installed: pip install torch") from _error
 
-from simgrad.arrays import Bits, PerStep
 from simgrad.client import Client
 from simgrad.composition import ComposedWorld
 from simgrad.data_as_controls import data_as_controls
@@ -41,6 +40,7 @@ from simgrad.policy import Policy
 from simgrad.request import declarations_of, names_of
 from simgrad.results import Gradient, Rollout
 from simgrad.torch_controller import ModuleController, controller
+from simgrad.torch_tensors import needs_gradient, numbers, stacked, tensor_in, tensor_of, to_wire
 from simgrad.v1 import program_pb2
 from simgrad.world import World
 
@@ -145,19 +145,18 @@ def rollout(
         if given is not None and not isinstance(given, Mapping):
             raise TypeError(f"{group} are arrays by name, a dict, not {type(given).__name__}")
     params = {**_parameters(world), **(params or {})}
-    controls, data = dict(controls or {}), dict(data or {})
-    moved = [n for n, x in data.items() if _needs_gradient(x)]
+    initial, params, controls, data = ({n: stacked(n, x) for n, x in (g or {}).items()} for g in (initial, params, controls, data))
+    weights = stacked("weights", weights)
+    moved = [n for n, x in data.items() if needs_gradient(x)]
     if moved:
         world = data_as_controls(client, world, moved, **_how(options))
         controls.update({n: data.pop(n) for n in moved})
-    groups = {"initial": initial or {}, "params": params, "controls": controls}
+    groups = {"initial": initial, "params": params, "controls": controls}
     inputs = [(group, name, value) for group in _GROUPS for name, value in groups[group].items()]
-    for name, value in [*((n, v) for _, n, v in inputs), *data.items(), ("weights", weights)]:
-        _check_list(name, value)
-    found = [_tensor_in(value) for _, _, value in inputs]
+    found = [tensor_in(value) for _, _, value in inputs]
     tensors = [t for t in found if t is not None]
     if policy is None and any(
-        t.dtype == torch.float64 for t in (*tensors, *map(_tensor_in, data.values())) if t is not None
+        t.dtype == torch.float64 for t in (*tensors, *map(tensor_in, data.values())) if t is not None
     ):
         policy = "f64"
     if isinstance(weights, torch.Tensor):
@@ -165,12 +164,12 @@ def rollout(
     wanted = [t.requires_grad and torch.is_grad_enabled() for t in tensors]
     request = dict(
         steps=steps,
-        **{group: {name: _to_wire(v) for name, v in given.items()} for group, given in groups.items()},
-        data={k: _to_wire(v) for k, v in data.items()},
+        **{group: {name: to_wire(name, v) for name, v in given.items()} for group, given in groups.items()},
+        data={name: to_wire(name, v) for name, v in data.items()},
         policy=policy,
         record=list(names_of("record", "states and observables", record)),
         objective=objective,
-        weights=_numbers(weights),
+        weights=numbers("weights", weights),
         **options,
     )
     of_tensors = [(group, name) for (group, name, _), t in zip(inputs, found) if t is not None]
@@ -245,7 +244,7 @@ class _Work:
         if self.objective:
             # A copy: the gradient of the weights reads them, whatever the caller does with the tensor.
             arrays += [np.array(self.result.values), np.asarray(self.result.value, np.float64)]
-        return tuple(_tensor_of(a) for a in arrays)
+        return tuple(tensor_of(a) for a in arrays)
 
     def backward(
         self, cotangents: Sequence[torch.Tensor | None], wanted: Sequence[bool]
@@ -267,7 +266,8 @@ class _Work:
             self.calls.append(gradient)
             for group, into in total.items():
                 for name, value in getattr(gradient, group).items():
-                    into[name] = into[name] + value if name in into else value
+                    with np.errstate(invalid="ignore"):  # +inf and -inf make NaN, as in torch
+                        into[name] = into[name] + value if name in into else value
         return self._spoiled(total, bad) if bad.any() else total
 
     def _spoiled(self, gradients: dict[str, dict[str, np.ndarray]], bad: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
@@ -291,9 +291,9 @@ class _Work:
         weights has a call of its own."""
         state_count = len(self.result.state)
         names = [*self.result.state, *self.result.trajectory]
-        state = {n: _to_wire(c) for n, c in zip(names, cotangents[:state_count]) if c is not None}
+        state = {n: to_wire(n, c) for n, c in zip(names, cotangents[:state_count]) if c is not None}
         trajectory = {
-            n: _to_wire(c)
+            n: to_wire(n, c)
             for n, c in zip(names[state_count:], cotangents[state_count:])
             if c is not None
         }
@@ -330,8 +330,9 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.work = work
-        ctx.tensors = tensors
-        ctx.versions = _versions(tensors)
+        ctx.like = [(t.dtype, t.device, t.shape) for t in tensors]
+        # Those of inference mode cannot be saved, and need no gradient.
+        ctx.save_for_backward(*[t for t in tensors if not t.is_inference()])
         ctx.set_materialize_grads(False)
         outputs = work.forward()
         ctx.mark_non_differentiable(*[o for o in outputs if not o.is_floating_point()])
@@ -339,32 +340,56 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        given = [t for t in (*ctx.tensors, *cotangents) if t is not None]
+        given = [t for t in (*_Function.saved(ctx), *cotangents) if t is not None]
         with torch.no_grad():
             answers = _Function.gradients(ctx, cotangents)
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: _Function.let_go(ctx))
         if not torch.is_grad_enabled():
             return answers
         # They depend on inputs and cotangents, and torch must not take them for constants.
         return tuple(None if x is None else _Once.apply(x, *given) for x in answers)
 
     @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        raise RuntimeError(
+            "simgrad.torch.rollout has no forward mode (torch.func.jvp, torch.autograd.forward_ad): call backward()"
+        )
+
+    @staticmethod
+    def saved(ctx: Any) -> Sequence[torch.Tensor]:
+        """The inputs. Raises RuntimeError where a backward pass has let them go, or one was changed in place."""
+        try:
+            tensors: Sequence[torch.Tensor] = ctx.saved_tensors
+        except RuntimeError as error:
+            if "inplace" not in str(error):
+                raise
+            raise RuntimeError(
+                "an input of simgrad.torch.rollout was changed in place before its backward pass"
+            ) from error
+        return tensors
+
+    @staticmethod
+    def let_go(ctx: Any) -> None:
+        """Frees what was sent and received, where the backward pass that has ended let the inputs go."""
+        try:
+            ctx._raw_saved_tensors  # not saved_tensors: those that hooks hold may be read once
+        except RuntimeError:
+            ctx.work = None
+
+    @staticmethod
     def gradients(ctx: Any, cotangents: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
         work, wanted = ctx.work, ctx.needs_input_grad[1:]
         if not any(wanted) or all(c is None for c in cotangents):
             return (None,) * (1 + len(wanted))
-        if _versions(ctx.tensors) != ctx.versions:
-            raise RuntimeError(
-                "an input of simgrad.torch.rollout was changed in place before its backward pass"
-            )
         gradients = work.backward(cotangents, wanted)
         found = [gradients[group].get(name) for group, name in work.of_tensors]
         if len(found) < len(wanted):
             found.append(work.gradient_of_weights(cotangents[-1]) if work.objective else None)
         answers = [
-            torch.from_numpy(np.array(value)).to(dtype=t.dtype, device=t.device).reshape(t.shape)
+            torch.from_numpy(np.array(value)).to(dtype=dtype, device=device).reshape(shape)
             if want and value is not None
             else None
-            for value, t, want in zip(found, ctx.tensors, wanted)
+            for value, (dtype, device, shape), want in zip(found, ctx.like, wanted)
         ]
         return (None, *answers)
 
@@ -400,57 +425,5 @@ def _names_of_whole_numbers(world: World) -> frozenset[str]:
     return frozenset(n for n, value in known if program.values[value].element != program_pb2.ELEMENT_TYPE_REAL)
 
 
-def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Versions of tensors, which tell whether one was changed in place; those of inference mode have none."""
-    return [-1 if t.is_inference() else t._version for t in tensors]
-
-
-def _tensor_of(array: Any) -> torch.Tensor:
-    array = np.asarray(array)
-    if array.dtype == np.uint32:
-        array = array.astype(np.int64)
-    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
-
-
-def _numbers(weights: Any) -> Any:
-    return weights.detach().cpu().double().numpy() if isinstance(weights, torch.Tensor) else weights
-
-
 def _how(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in ("timeout", "retry") if name in options}
-
-
-def _needs_gradient(value: Any) -> bool:
-    tensor = _tensor_in(value)
-    return tensor is not None and tensor.requires_grad and torch.is_grad_enabled()
-
-
-def _tensor_in(value: Any) -> torch.Tensor | None:
-    """The tensor that an input is, or that has a value per step; None for other arrays."""
-    if isinstance(value, PerStep):
-        value = value.array
-    return value if isinstance(value, torch.Tensor) else None
-
-
-def _check_list(name: str, value: Any) -> None:
-    """Raises TypeError for a list, or another collection, of tensors that needs a gradient: it would get none."""
-    if isinstance(value, PerStep):
-        value = value.array
-    is_array = isinstance(value, (str, bytes)) or hasattr(value, "__array__")
-    is_list = isinstance(value, Sized) and isinstance(value, Iterable) and not is_array  # as a ParameterList is
-    for part in value if is_list else ():
-        if isinstance(part, torch.Tensor) and _needs_gradient(part):
-            raise TypeError(f"{name}: a list of tensors has no gradient; send one tensor, as of torch.stack")
-        _check_list(name, part)
-
-
-def _to_wire(value: Any) -> Any:
-    """Tensors as arrays of their own dtype; bf16, which NumPy lacks, as bits."""
-    if isinstance(value, PerStep):
-        return PerStep(_to_wire(value.array))
-    if not isinstance(value, torch.Tensor):
-        return value
-    value = value.detach().cpu().contiguous()
-    if value.dtype == torch.bfloat16:
-        return Bits(value.view(torch.int16).numpy().view(np.uint16), "bf16")
-    return value.numpy()

@@ -10,6 +10,7 @@ import torch
 from simgrad.controllers import Controller, Readable, Shapes
 from simgrad.expression import Expression
 from simgrad.numpy_shapes import concatenate
+from simgrad.request import names_of
 from simgrad.torch_layers import check, written
 from simgrad.world_function import Param, Weights
 
@@ -125,11 +126,13 @@ def controller(
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module: a torch.nn.Module, not {module!r}")
+    if not isinstance(name, str):
+        raise TypeError(f"name: a string, not {name!r}")
     return ModuleController(
         module,
-        [observe] if isinstance(observe, str) else observe,
+        None if observe is None else names_of("observe", "states, observables and inputs", observe),
         name,
-        [per_instance] if isinstance(per_instance, str) else per_instance,
+        names_of("per_instance", "parameters", per_instance),
     )
 
 
