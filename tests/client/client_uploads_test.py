@@ -16,6 +16,7 @@ from google.protobuf import text_format
 
 import simgrad as sg
 from simgrad import named_programs, uploads
+from simgrad.named_programs import LEAST
 from simgrad.program import ProgramBuilder
 from simgrad.uploads import least_of
 from simgrad.v1 import program_pb2, simgrad_pb2
@@ -319,8 +320,8 @@ def world_of(operations, name="many"):
     return sg.World(program=b.build())
 
 
-MANY, FEW = 800, 100  # of 32 KB and more, and of less than 16 KiB
-assert world_of(FEW).program.ByteSize() < 1 << 14 < 2 * (1 << 14) < world_of(MANY).program.ByteSize()
+MANY, FEW = 800, 50  # of 32 KB and more, and of less than 6 KiB
+assert world_of(FEW).program.ByteSize() < LEAST < 2 * LEAST < world_of(MANY).program.ByteSize()
 
 
 def roll(client, world):
@@ -418,7 +419,7 @@ class Asked(Keeper):
 def test_what_a_server_takes_is_asked_when_a_program_comes_again():
     keeper = Asked()
     many = world_of(MANY // 2)
-    assert 1 << 14 < many.program.ByteSize() < 1 << 16
+    assert LEAST < many.program.ByteSize() < 1 << 16
     with client_of(keeper.target) as client:
         roll(client, many)
         assert keeper.infos == 0
@@ -549,7 +550,7 @@ def test_programs_are_forgotten_with_their_worlds():
 
 
 def test_the_argument_is_checked():
-    assert least_of("auto") == least_of(True) == (1 << 20, 1 << 14)
+    assert least_of("auto") == least_of(True) == (1 << 20, LEAST)
     assert least_of(False) is least_of(None) is None and least_of(5) == (5, 5)
     for number in (np.int64(7), np.uint8(7)):
         assert least_of(number) == (7, 7) and {type(bytes_) for bytes_ in least_of(number)} == {int}

@@ -52,8 +52,8 @@ class Client:
         (tokens get rotated); None: none is sent. Without TLS it travels in the clear. Printable ASCII on
         one line, else a TypeError or ValueError: here, or for a function at each call and each try.
       upload: "auto" or True: arrays of more than 1 MiB (2**20 bytes) travel once, and programs of more than
-        16 KiB: the server keeps them, and requests name them (docs/python.md). A whole number, NumPy's too:
-        likewise, both of more than so many bytes, programs of no fewer than 16 KiB. False or None: everything
+        6 KiB: the server keeps them, and requests name them (docs/python.md). A whole number, NumPy's too:
+        likewise, both of more than so many bytes, programs of no fewer than 6 KiB. False or None: everything
         travels with each request. Never changes a bit.
         With "round_robin" nothing is uploaded, as each call may go to another server.
       retry: True: a call that fails for a reason that passes (no connection, a connection that

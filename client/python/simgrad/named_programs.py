@@ -16,8 +16,8 @@ from typing import Any, Collection, Iterator
 from simgrad.v1 import program_pb2, simgrad_pb2
 from simgrad.variants import parts_with_world
 
-# Bytes. A smaller program travels with each request: the server takes such requests for small (docs/protocol.md).
-LEAST = 1 << 14
+# Bytes. A smaller program travels with each request: a call takes no longer, and leaves nothing with the server.
+LEAST = 6 << 10
 
 
 class NamedProgram:
