@@ -134,8 +134,9 @@ def rollout(
       a recorded observable, of a rollout with an objective reads states or trajectories alone, or of one with
       margins.
     Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor of states,
-      params, controls or weights was changed in place in between; TypeError for inputs that are no dicts, and
-      for a list of tensors that need gradients. Changes of which PyTorch tells nothing, through `.data` or memory
+      params, controls or weights was changed in place in between, and, as PyTorch raises it, for a second backward
+      pass behind one without retain_graph; TypeError for inputs that are no dicts, for a list of tensors that need
+      gradients, and for tensors whose numbers cannot be read (sparse ones, or those in a transform of torch.func). Changes of which PyTorch tells nothing, through `.data` or memory
       shared with NumPy, reach no gradient: it is of the numbers that were sent.
     """
     for refused, why in _REFUSED.items():
@@ -144,8 +145,8 @@ def rollout(
     for group, given in (("initial", initial), ("params", params), ("controls", controls), ("data", data)):
         if given is not None and not isinstance(given, Mapping):
             raise TypeError(f"{group} are arrays by name, a dict, not {type(given).__name__}")
-    params = {**_parameters(world), **(params or {})}
-    initial, params, controls, data = ({n: stacked(n, x) for n, x in (g or {}).items()} for g in (initial, params, controls, data))
+    given_by_name = (initial, {**_parameters(world), **(params or {})}, controls, data)
+    initial, params, controls, data = [{n: stacked(n, x) for n, x in (g or {}).items()} for g in given_by_name]
     weights = stacked("weights", weights)
     moved = [n for n, x in data.items() if needs_gradient(x)]
     if moved:
