@@ -207,10 +207,11 @@ void Execution::Keep() {
   kept->options.stop = {};
   kept->options.record_states.clear();  // told once, by the forward pass
   kept->options.record_exports.clear();
+  std::shared_ptr<const void> end = run_.SaveState();
   kept->counts = run_.Counts();
   if (kept->counts != nullptr) {
     kept->saved = checkpoints_.Saved();
-    kept->end = run_.SaveState();
+    kept->end = std::move(end);
   }
   kept->decided = decided_;
   kept->chunk_steps = chunk_.steps();

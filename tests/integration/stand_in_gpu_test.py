@@ -86,15 +86,6 @@ def test_the_bits_are_those_of_the_cpu(start, client, world, policy):
                 assert differences(ours, theirs) == []
 
 
-def test_a_kept_rollout_runs_forward_again_to_the_bits_of_the_gradient(start):
-    """The executor adopts no run that is kept: ADR 55."""
-    with connect(start("--device=cuda")) as on_gpu:
-        kept = on_gpu.rollout(WORLDS["toi"], **ball(), keep=True)
-        reversed_ = kept.vjp()
-        assert not reversed_.reused and not reversed_.replayed
-        assert differences(reversed_, on_gpu.gradient(WORLDS["toi"], **ball())) == []
-
-
 def test_a_non_finite_value_gets_the_certificate_that_the_cpu_gives(start, client):
     """Detected on the device, replayed by the reference; born of finite inputs, forward and back."""
     overflow = {**ball(5, policy="f16_unsafe"), "initial": {"y": np.full((5, 2), 0.5)}}
@@ -130,6 +121,23 @@ def test_a_launch_that_takes_longer_than_five_checks_of_the_server_is_no_failure
         assert seconds(steps) > 7 * interval
         assert eventually(lambda: series(server)["simgrad_ready"] == 1)
     assert server.process.poll() is None
+
+
+def test_a_kept_rollout_is_reversed_without_a_step_forward_on_the_gpu_that_keeps_it(start):
+    server = start("--device=cuda", gpus=2)
+    with connect(server) as client:
+        whole = client.gradient(WORLDS["projection"], **ball())
+        kept = [client.rollout(WORLDS["projection"], keep=True, **ball()) for _ in range(2)]
+        forward = 'simgrad_steps_total{direction="forward"}'
+        before = series(server)[forward]
+        for one in kept:
+            answer = one.vjp()
+            assert answer.reused
+            assert len(whole.initial) == len(whole.params) == 2
+            for group in ("initial", "params"):
+                ours, theirs = getattr(answer, group), getattr(whole, group)
+                assert {n: a.tobytes() for n, a in ours.items()} == {n: a.tobytes() for n, a in theirs.items()}
+        assert series(server)[forward] == before
 
 
 def test_a_kernel_that_is_being_improved_holds_up_no_end(start, tmp_path):

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/server/lost_gpu.h"
 #include "tests/server/running_server.h"
@@ -62,6 +64,66 @@ TEST(CudaService, InfoAndAnswerSayWhichFormatsAreNative) {
     emulated += role.execution() == "emulated" ? 1 : 0;
   }
   EXPECT_GT(emulated, 0);
+}
+
+std::vector<v1::GradientResult> Vjp(RunningServer& server, const v1::VjpRequest& request) {
+  std::vector<v1::GradientResult> results;
+  grpc::ClientContext context;
+  PartReader<v1::GradientResponse> reader(server.stub().Vjp(&context, request));
+  for (v1::GradientPart part; reader.Read(&part);) {
+    if (part.has_result()) results.push_back(part.result());
+  }
+  const grpc::Status status = reader.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return results;
+}
+
+TEST(CudaService, AKeptRolloutIsReversedWithoutAStepForward) {
+  const config::ServerConfig config = FreePorts();
+  const auto gpu = tests::MakeHostShimDevice();
+  RunningServer server(service::Server::Create(config, DeviceOf(gpu)));
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = Gradient().spec();
+  rollout.mutable_keep();
+  const auto kept = Ask(server, rollout);
+  ASSERT_TRUE(kept.status.ok()) << kept.status.error_message();
+  ASSERT_TRUE(kept.result().has_kept());
+  const auto whole = Ask(server, Gradient());
+  ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
+  const std::string forward = "simgrad_steps_total{direction=\"forward\"}";
+  const double before = server.Series().at(forward);
+  v1::VjpRequest vjp;
+  vjp.set_handle(kept.result().kept().handle());
+  for (int k = 0; k < 2; ++k) {
+    const auto results = Vjp(server, vjp);
+    ASSERT_EQ(results.size(), 1u);
+    EXPECT_TRUE(results[0].reused());
+    ASSERT_EQ(results[0].gradients_size(), whole.result().gradients_size());
+    for (int i = 0; i < results[0].gradients_size(); ++i) {
+      EXPECT_EQ(results[0].gradients(i).SerializeAsString(),
+                whole.result().gradients(i).SerializeAsString());
+    }
+  }
+  EXPECT_EQ(server.Series().at(forward), before);
+  // The handle holds memory of the host, which counts, and none of the device.
+  EXPECT_EQ(gpu->Use().memory_used_bytes, 0);
+  EXPECT_GT(gpu->Use().pinned_bytes, 0);
+  EXPECT_GT(server.Series().at("simgrad_tape_bytes{tier=\"host\"}"),
+            static_cast<double>(gpu->Use().pinned_bytes));
+}
+
+TEST(CudaService, ARolloutThatDoesNotFitIsNotKeptAndHoldsNothing) {
+  config::ServerConfig config = FreePorts();
+  config.kept_run_bytes = 1;
+  const auto gpu = tests::MakeHostShimDevice();
+  RunningServer server(service::Server::Create(config, DeviceOf(gpu)), config);
+  v1::RolloutRequest rollout;
+  *rollout.mutable_spec() = Gradient().spec();
+  rollout.mutable_keep();
+  const auto answer = Ask(server, rollout);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_FALSE(answer.result().has_kept());
+  EXPECT_TRUE(Eventually([&] { return gpu->Use().pinned_bytes == 0; }));
 }
 
 }  // namespace

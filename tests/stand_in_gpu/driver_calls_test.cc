@@ -20,6 +20,7 @@
 #include "tests/environment.h"
 #include "tests/sim/backend/cuda/world_cases.h"
 #include "tests/sim/equality/observed.h"
+#include "tests/sim/equality/two_parts.h"
 #include "tests/sim/program/shaped_programs.h"
 #include "tests/sim/weights_of_layers.h"
 #include "tests/sim/work_maker.h"
@@ -194,6 +195,66 @@ TEST_F(StandInGpuTest, AnErrorThatSticksLosesTheDeviceWhereverItStrikes) {
     EXPECT_TRUE(sim::cuda::IsDeviceLost(OnGpu(*gpu, work).status()));
   }
   EXPECT_GT(lost, 100);
+}
+
+sim::Engine EngineOn(const Gpu& gpu) {
+  return sim::Engine(std::shared_ptr<sim::Executor>(
+      sim::MakeCudaExecutor(gpu, {.kernel = sim::cuda::KernelChoice::kBest})));
+}
+
+// A forward pass that is kept, and its reversal; each by an engine of its own on the device.
+absl::StatusOr<sim::WorkResult> InTwoParts(const Gpu& gpu, const sim::Work& work) {
+  const auto kept = sim::equality::KeepForward(EngineOn(gpu), work, work.batch.program);
+  if (!kept.ok()) return kept.status();
+  return sim::equality::ReverseFor(EngineOn(gpu), **kept, work);
+}
+
+TEST_F(StandInGpuTest, AKeptForwardPassIsReversedToTheSameBitsHoweverStreamsPassEachOther) {
+  for (const int64_t interval : {0, 1, 5}) {
+    sim::Work work = Gradient(0, "bf16_safe");
+    work.checkpoint_interval = interval;
+    const auto expected = OnReference(work);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      Reset({.seed = seed});
+      {
+        const auto gpu = Open();
+        ASSERT_TRUE(gpu.ok()) << gpu.status();
+        const auto reversed = InTwoParts(*gpu, work);
+        ASSERT_TRUE(reversed.ok()) << reversed.status();
+        EXPECT_EQ(reversed->forward_steps, 0);
+        EXPECT_EQ(sim::equality::DifferenceOfReversal(expected->result, *reversed), std::nullopt);
+      }
+      EXPECT_EQ(Told().held_bytes, 0);
+      EXPECT_EQ(Told().pinned_bytes, 0);
+      EXPECT_TRUE(Told().whole);
+    }
+  }
+}
+
+TEST_F(StandInGpuTest, ACallThatFailsLeavesNothingKeptThatIsNotWhole) {
+  sim::Work work = Gradient(0, "f32", 3);
+  work.checkpoint_interval = 3;
+  const auto expected = OnReference(work);
+  { ASSERT_TRUE(InTwoParts(*Open(), work).ok()); }  // compiles
+  Reset({});
+  { ASSERT_TRUE(InTwoParts(*Open(), work).ok()); }
+  const int64_t calls = Told().calls;
+  int seen = 0;
+  for (int64_t call = 0; call < calls; call += IsLong() ? 1 : 2) {
+    Reset({.failing_call = call, .failure = CUDA_ERROR_INVALID_VALUE});
+    const auto gpu = Open();
+    if (!gpu.ok()) continue;
+    const auto reversed = InTwoParts(*gpu, work);
+    if (reversed.ok()) {
+      EXPECT_EQ(sim::equality::DifferenceOfReversal(expected->result, *reversed), std::nullopt)
+          << call << " " << Told().failed;
+    } else {
+      ++seen;
+      EXPECT_EQ((*gpu)->Use().memory_used_bytes, 0) << Told().failed;
+    }
+  }
+  EXPECT_GT(seen, calls / 4);
 }
 
 // A layer whose gradient is summed over the instances: a window of it per launch.

@@ -65,6 +65,7 @@ struct Field {
   // Weights have [entries] more, outermost of all, in memory of each launch. Entry t - window_first is
   // of step t; start_adjoint and finish_adjoint have one.
   bool is_window = false;
+  bool operator==(const Field&) const = default;
 };
 
 // A text is compiled whole, or, where it has an adjoint, in two parts at once: with the macro of

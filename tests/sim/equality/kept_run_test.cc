@@ -3,62 +3,24 @@
 #include "sim/engine/kept_run.h"
 
 #include <iostream>
-#include <map>
 
 #include "gtest/gtest.h"
 #include "sim/backend/reference/reference_executor.h"
-#include "sim/program/lower.h"
 #include "tests/sanitized.h"
 #include "tests/sim/cpu_executor.h"
-#include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
+#include "tests/sim/equality/two_parts.h"
 
 namespace simgrad::sim::equality {
 namespace {
 
 constexpr uint64_t kCases = kSanitized ? 6 : 60;
 
-using Lowered = std::shared_ptr<const NumericalProgram>;
-
-// `gradient` in two parts: a forward pass of `program`, kept, and its reversal.
-absl::StatusOr<WorkResult> InTwoParts(const Engine& engine, const Work& gradient, Lowered program,
-                                      int reversals = 1) {
-  Work forward = gradient;
-  forward.gradient.reset();
-  forward.batch.cotangents = {};
-  forward.batch.program = std::move(program);
-  forward.batch.inputs.resize(forward.batch.program->program.inputs.size());
-  forward.keep = true;
-  Observer nobody;
-  const absl::StatusOr<WorkResult> run = engine.Execute(forward, nobody);
-  if (!run.ok()) return run.status();
-  if (run->kept == nullptr) return absl::InternalError("nothing was kept");
-  absl::StatusOr<WorkResult> reversed;
-  for (int k = 0; k < reversals; ++k) {
-    Work work = WorkOf(*run->kept);
-    work.batch.program = gradient.batch.program;
-    work.batch.inputs.resize(work.batch.program->program.inputs.size());
-    work.batch.cotangents = gradient.batch.cotangents;
-    work.gradient = gradient.gradient;
-    work.weights = gradient.weights;
-    work.memory_budget_bytes = gradient.memory_budget_bytes;
-    work.max_certificates = gradient.max_certificates;
-    reversed = engine.Reverse(*run->kept, work, nobody);
-    if (!reversed.ok()) break;
-  }
-  return reversed;
-}
-
 void ExpectEqual(const Engine& engine, const Work& gradient, const WorkResult& reversed) {
   Observer nobody;
-  Observed whole;
-  Observed parts;
-  auto result = engine.Execute(gradient, nobody);
-  ASSERT_TRUE(result.ok()) << result.status();
-  whole.result = *std::move(result);
-  whole.result.final_states.clear();
-  parts.result = reversed;
-  const auto difference = FirstDifference(whole, parts);
+  const auto whole = engine.Execute(gradient, nobody);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const auto difference = DifferenceOfReversal(*whole, reversed);
   EXPECT_FALSE(difference) << *difference;
 }
 
@@ -87,7 +49,12 @@ TEST_P(KeptRuns, ReversedGiveTheBitsOfTheGradientWhateverTheCheckpoints) {
     for (int64_t interval : {0, 1, 2, 3}) {
       Work work = made->work;
       work.checkpoint_interval = interval;
-      const auto reversed = InTwoParts(engine, work, work.batch.program, interval == 2 ? 2 : 1);
+      const auto kept = KeepForward(engine, work, work.batch.program);
+      ASSERT_TRUE(kept.ok()) << kept.status();
+      if (interval == 2) {
+        ASSERT_TRUE(ReverseFor(engine, **kept, work).ok());
+      }
+      const auto reversed = ReverseFor(engine, **kept, work);
       ASSERT_TRUE(reversed.ok()) << reversed.status();
       EXPECT_EQ(reversed->forward_steps, 0) << "the same program is not run forward again";
       ExpectEqual(engine, work, *reversed);
@@ -106,22 +73,12 @@ TEST_P(KeptRuns, ReversedForAnotherAdjointGiveTheBitsOfTheGradient) {
     SCOPED_TRACE(seed);
     const auto made = MakeCase(seed);
     if (!made.ok() || !made->work.gradient || !made->asked) continue;
-    AdjointSpec all = *made->asked;
-    const auto states = made->world.InputsOf(InputKind::kState);
-    all.final_state.assign(states.size(), false);
-    for (size_t k = 0; k < states.size(); ++k) {
-      all.final_state[k] =
-          made->world.IsReal(made->world.inputs[static_cast<size_t>(states[k])].value);
-    }
-    for (size_t i = 0; i < made->world.inputs.size(); ++i) {
-      all.wanted[i] = IsDifferentiable(made->world, made->world.inputs[i]);
-    }
-    const NumericalProgram& asked = *made->work.batch.program;
-    if (asked.path) continue;
-    auto program = Lower(made->world, asked.policy, all.objective, all);
+    if (made->work.batch.program->path) continue;
+    const auto program = LowerForAll(*made);
     ASSERT_TRUE(program.ok()) << program.status();
-    const auto reversed =
-        InTwoParts(engine, made->work, std::make_shared<NumericalProgram>(*std::move(program)));
+    const auto kept = KeepForward(engine, made->work, *program);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    const auto reversed = ReverseFor(engine, **kept, made->work);
     ASSERT_TRUE(reversed.ok()) << reversed.status();
     ExpectEqual(engine, made->work, *reversed);
     resumed += reversed->forward_steps == 0;

@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "sim/backend/check_batch.h"
+#include "sim/backend/cuda/run/cuda_counts.h"
 #include "sim/backend/cuda/run/cuda_run.h"
 #include "sim/backend/cuda/source_cache.h"
 
@@ -48,21 +49,15 @@ class CudaExecutor : public Executor {
   std::string_view name() const override { return "cuda"; }
 
   absl::StatusOr<std::unique_ptr<Run>> Create(Batch batch, RunOptions options) override {
-    if (absl::Status fits = CheckBatch(batch, options.stop); !fits.ok()) return fits;
-    std::vector<bool> per_step;
-    for (const Binding& binding : batch.inputs) per_step.push_back(binding.per_step);
-    const auto source = sources_.Get(batch.program, OptionsFor(*batch.program, std::move(per_step),
-                                                               options_, options.recording));
-    if (!source.ok()) return source.status();
-    const std::shared_ptr<cuda::Device> device = TakeTurn();
-    const absl::Cleanup counted_by_the_run = [&] { --device->runs; };
-    auto module =
-        device->Load(**source, options_.kernel.value_or(ChoiceFor(batch, (*source)->text)));
-    if (!module.ok()) return module.status();
-    auto run = cuda::CudaRun::Create(device, *source, *std::move(module), std::move(batch),
-                                     std::move(options), options_);
-    if (!run.ok()) return run.status();
-    return std::unique_ptr<Run>(*std::move(run));
+    return NewRun(std::move(batch), std::move(options), nullptr);
+  }
+  // On the device that did the forward pass: the memory of what was saved is its own.
+  absl::StatusOr<std::unique_ptr<Run>> Adopt(Batch batch, RunOptions options,
+                                             const ForwardCounts& counts) override {
+    const auto* const own = dynamic_cast<const cuda::CudaCounts*>(&counts);
+    if (own == nullptr) return nullptr;
+    const bool has = std::find(devices_.begin(), devices_.end(), own->device()) != devices_.end();
+    return has ? NewRun(std::move(batch), std::move(options), own) : nullptr;
   }
   bool IsAtWork() const override {
     return std::any_of(devices_.begin(), devices_.end(),
@@ -77,13 +72,42 @@ class CudaExecutor : public Executor {
   }
 
  private:
-  // The device with the fewest runs, with one more: chosen and counted at once, so that requests
+  // `counts`: of the run that is adopted, if one is; null if they say nothing of this one.
+  absl::StatusOr<std::unique_ptr<Run>> NewRun(Batch batch, RunOptions options,
+                                              const cuda::CudaCounts* counts) {
+    if (absl::Status fits = CheckBatch(batch, options.stop); !fits.ok()) return fits;
+    std::vector<bool> per_step;
+    for (const Binding& binding : batch.inputs) per_step.push_back(binding.per_step);
+    const auto source = sources_.Get(batch.program, OptionsFor(*batch.program, std::move(per_step),
+                                                               options_, options.recording));
+    if (!source.ok()) return source.status();
+    std::optional<std::vector<uint64_t>> units;
+    if (counts != nullptr) {
+      units = counts->UnitsFor(*batch.program, **source);
+      if (!units) return nullptr;
+    }
+    const std::shared_ptr<cuda::Device> device = TakeTurn(counts);
+    const absl::Cleanup counted_by_the_run = [&] { --device->runs; };
+    auto module =
+        device->Load(**source, options_.kernel.value_or(ChoiceFor(batch, (*source)->text)));
+    if (!module.ok()) return module.status();
+    auto run = cuda::CudaRun::Create(device, *source, *std::move(module), std::move(batch),
+                                     std::move(options), options_);
+    if (!run.ok()) return run.status();
+    if (units) (*run)->TakeUnits(*std::move(units));
+    return std::unique_ptr<Run>(*std::move(run));
+  }
+
+  // The device with the fewest runs, or that of the counts, with one more: chosen and counted at once, so that requests
   // that come together do not all wait for the kernels of the same device.
-  std::shared_ptr<cuda::Device> TakeTurn() {
+  std::shared_ptr<cuda::Device> TakeTurn(const cuda::CudaCounts* counts) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto& device = *std::min_element(
-        devices_.begin(), devices_.end(),
-        [](const auto& a, const auto& b) { return a->runs.load() < b->runs.load(); });
+    const auto& device =
+        counts != nullptr
+            ? counts->device()
+            : *std::min_element(devices_.begin(), devices_.end(), [](const auto& a, const auto& b) {
+                return a->runs.load() < b->runs.load();
+              });
     ++device->runs;
     return device;
   }

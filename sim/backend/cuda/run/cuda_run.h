@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -39,6 +40,11 @@ class CudaRun : public Run {
   absl::StatusOr<AdjointChunk> Adjoint(int64_t first, int64_t count) override;
   absl::Status FinishAdjoint() override;
   int64_t AdjointBytes(int64_t first, int64_t count) const override;
+  // Behind the last SaveState. It moves what was saved to the host, so that what is kept takes no memory of
+  // the device, and waits until all of it is there. Null where the host has no room.
+  std::shared_ptr<const ForwardCounts> Counts() const override;
+  // For a run that never starts: the units of tape by step, as CudaCounts::UnitsFor gives them.
+  void TakeUnits(std::vector<uint64_t> units) { units_ = std::move(units); }
   Tensor State(int32_t state_input) const override;
   Tensor Export(int32_t export_index) const override;
   std::vector<double> Values() const override;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "precision/rounding.h"
 #include "precision/selection.h"
+#include "sim/backend/cuda/run/cuda_counts.h"
 #include "sim/backend/cuda/run/cuda_run.h"
 #include "sim/backend/step_columns.h"
 
@@ -23,6 +24,15 @@ absl::Status TooLong(const std::string& what) {
 }
 
 }  // namespace
+
+std::shared_ptr<const ForwardCounts> CudaRun::Counts() const {
+  if (!batch_.program->adjoint || !failed_.ok()) return nullptr;
+  const absl::Status moved = saved_.KeepOnHost();
+  if (!absl::IsResourceExhausted(moved)) failed_.Update(moved);
+  failed_.Update(copies_->Wait());  // other runs read it on streams of their own
+  if (!moved.ok() || !failed_.ok()) return nullptr;
+  return std::make_shared<CudaCounts>(device_, batch_.program, *source_, units_);
+}
 
 // The most tape that one instance needs; nullopt if positions on such a tape would overflow.
 std::optional<int64_t> CudaRun::TapeUnits(int64_t first, int64_t count) const {

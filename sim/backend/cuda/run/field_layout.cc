@@ -9,6 +9,8 @@ namespace {
 // The alignment of a field: neighbours of different memory types are aligned for every load.
 constexpr int64_t kAlignment = 256;
 
+}  // namespace
+
 bool Travels(FieldKind kind) {
   switch (kind) {
     case FieldKind::kState:
@@ -23,8 +25,6 @@ bool Travels(FieldKind kind) {
       return false;
   }
 }
-
-}  // namespace
 
 FieldLayout FieldLayout::Of(const GeneratedSource& source, int64_t instances, int64_t steps) {
   FieldLayout layout;

@@ -28,6 +28,9 @@ struct FieldLayout {
   static FieldLayout Of(const GeneratedSource& source, int64_t instances, int64_t steps);
 };
 
+// Whether a checkpoint holds the field.
+bool Travels(FieldKind kind);
+
 // Index into GeneratedSource::fields, -1 where there is no such field.
 int FindField(const GeneratedSource& source, FieldKind kind, int32_t index = 0);
 

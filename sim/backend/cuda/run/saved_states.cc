@@ -84,10 +84,13 @@ absl::Status SavedStates::Parcel(const void* from, Copy& copy) {
 }
 
 absl::StatusOr<std::shared_ptr<const SavedStates::Copy>> SavedStates::Save(const void* from) {
-  std::shared_ptr<Copy> copy(new Copy, [pool = pool_](Copy* dropped) {
+  std::shared_ptr<Copy> copy(new Copy, [owner = std::weak_ptr<Pool>(pool_)](Copy* dropped) {
     const bool pinned = dropped->memory.kind() == MemoryKind::kPinned;
-    if (dropped->memory.data() != nullptr) {
-      (pinned ? pool->pinned : pool->on_device).push_back(std::move(*dropped));
+    if (const std::shared_ptr<Pool> pool = owner.lock()) {
+      pool->held_on_device.erase(dropped);
+      if (dropped->memory.data() != nullptr) {
+        (pinned ? pool->pinned : pool->on_device).push_back(std::move(*dropped));
+      }
     }
     delete dropped;
   });
@@ -100,7 +103,29 @@ absl::StatusOr<std::shared_ptr<const SavedStates::Copy>> SavedStates::Save(const
     if (status.ok()) status = Parcel(from, *copy);
   }
   if (!status.ok()) return status;
+  if (*on_device) pool_->held_on_device.insert(copy.get());
   return copy;
+}
+
+absl::Status SavedStates::KeepOnHost() {
+  std::vector<std::pair<Copy*, Copy>> moved;
+  absl::Status status;
+  for (Copy* const copy : pool_->held_on_device) {
+    Copy& there = moved.emplace_back(copy, Copy()).second;
+    status = TakePinned(there);
+    if (status.ok())
+      status = work_.WaitFor(*there.arrived);  // a dropped copy may be on its way there
+    if (status.ok()) status = work_.ToPinned(there.memory.data(), copy->memory.data(), bytes_);
+    if (status.ok()) status = work_.Record(*there.arrived);
+    if (!status.ok()) break;
+  }
+  status.Update(work_.Wait());  // before the memory that is read goes
+  if (!status.ok()) return status;
+  for (auto& [copy, there] : moved) *copy = std::move(there);
+  pool_->held_on_device.clear();
+  pool_->on_device.clear();
+  device_room_ = 0;
+  return absl::OkStatus();
 }
 
 absl::Status SavedStates::Restore(const Copy& copy, void* to) const {

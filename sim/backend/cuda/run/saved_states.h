@@ -3,13 +3,15 @@
 //
 // A copy for the host is first parcelled: copied on the device, so that the states may change at
 // once. The memory of a dropped copy is kept for the next one, so a copy may be dropped while it is
-// still read or travels.
+// still read or travels. A copy may outlive SavedStates, once both streams have been waited for: another one of
+// the device can restore it, and its memory goes when it is dropped.
 // Errors: those of device.h; RESOURCE_EXHAUSTED only if the host has no memory either.
-// Threads: as a Stream.
+// Threads: as a Stream; any, for copies that have outlived it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,11 +33,13 @@ class SavedStates {
 
   absl::StatusOr<std::shared_ptr<const Copy>> Save(const void* from);
   absl::Status Restore(const Copy& copy, void* to) const;
+  // Moves all copies to pinned memory, where those that follow go too. On an error each is where it was.
+  absl::Status KeepOnHost();
 
  private:
-  // The memory that no copy holds. Outlives the copies, wherever they go.
   struct Pool {
-    std::vector<Copy> on_device, pinned;
+    std::vector<Copy> on_device, pinned;       // the memory that no copy holds
+    std::unordered_set<Copy*> held_on_device;  // by those who saved them
   };
 
   // Nothing where the device has no room.

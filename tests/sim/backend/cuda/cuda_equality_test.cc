@@ -23,6 +23,7 @@
 #include "tests/sim/equality/coverage.h"
 #include "tests/sim/equality/observed.h"
 #include "tests/sim/equality/random_case.h"
+#include "tests/sim/equality/two_parts.h"
 #include "tests/sim/work_maker.h"
 
 namespace simgrad::tests {
@@ -81,6 +82,20 @@ std::vector<Shape> Shapes(uint64_t seed) {
   return shapes;
 }
 
+// What differs first where the gradient comes in two parts, its forward pass kept and then reversed; nothing
+// where there is no gradient.
+std::string DifferenceInTwoParts(const Observed& expected, const sim::Work& work,
+                                 const std::shared_ptr<sim::Executor>& executor) {
+  if (!work.gradient) return "";
+  const sim::Engine engine(executor);
+  const auto kept = sim::equality::KeepForward(engine, work, work.batch.program);
+  if (!kept.ok()) return kept.status().ToString();
+  const auto reversed = sim::equality::ReverseFor(engine, **kept, work);
+  if (!reversed.ok()) return reversed.status().ToString();
+  if (reversed->forward_steps != 0) return "it ran forward again";
+  return sim::equality::DifferenceOfReversal(expected.result, *reversed).value_or("");
+}
+
 // What differs first between the reference and the kernels, or nothing.
 std::string Difference(const Observed& expected, const sim::Work& work, const Shape& shape,
                        uint64_t seed) {
@@ -93,7 +108,9 @@ std::string Difference(const Observed& expected, const sim::Work& work, const Sh
   const absl::StatusOr<Observed> actual = sim::equality::Observe(executor, work);
   if (!actual.ok()) return NameOf(shape) + ": " + actual.status().ToString();
   const auto difference = sim::equality::FirstDifference(expected, *actual);
-  return difference ? NameOf(shape) + ": " + *difference : "";
+  if (difference) return NameOf(shape) + ": " + *difference;
+  const std::string kept = DifferenceInTwoParts(expected, work, executor);
+  return kept.empty() ? "" : NameOf(shape) + ", kept: " + kept;
 }
 
 std::string CheckRandomCase(uint64_t seed, const sim::equality::CaseOptions& options = {}) {

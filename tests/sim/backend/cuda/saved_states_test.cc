@@ -46,6 +46,78 @@ absl::StatusOr<std::vector<uint8_t>> SaveAndRestore(
   return back;
 }
 
+// Saves the numbers 0 to 3 on the device, the second dropped at once, keeps them on the host, saves 4, ends what saved
+// them, and restores all by another stream, the last first: what came back.
+absl::StatusOr<std::vector<uint8_t>> KeepAndRestore(
+    const std::shared_ptr<sim::cuda::Device>& device) {
+  std::vector<std::shared_ptr<const sim::cuda::SavedStates::Copy>> copies;
+  auto live = *device->Allocate(300);
+  {
+    auto stream = *device->OpenStream();
+    auto other = *device->OpenStream();
+    sim::cuda::SavedStates saved(device, *stream, *other, 300, 10'000);
+    absl::Status status;
+    for (uint8_t k = 0; k < 5 && status.ok(); ++k) {
+      if (k == 4) status = saved.KeepOnHost();
+      if (status.ok()) status = stream->Fill(live.data(), k, 300);
+      const auto copy = saved.Save(live.data());
+      status.Update(copy.status());
+      if (status.ok() && k != 1) copies.push_back(*copy);
+    }
+    status.Update(other->Wait());
+    status.Update(stream->Wait());
+    if (!status.ok()) return status;
+  }
+  for (const auto& copy : copies) EXPECT_EQ(copy->memory.kind(), sim::cuda::MemoryKind::kPinned);
+  EXPECT_EQ(device->Use().memory_used_bytes, live.bytes());
+  auto stream = *device->OpenStream();
+  auto other = *device->OpenStream();
+  const sim::cuda::SavedStates theirs(device, *stream, *other, 300, 10'000);
+  std::vector<uint8_t> back;
+  for (size_t k = copies.size(); k-- > 0;) {
+    absl::Status status = theirs.Restore(*copies[k], live.data());
+    status.Update(stream->Wait());
+    if (!status.ok()) return status;
+    const std::vector<uint8_t> bytes = BytesAt(live.data());
+    const bool same = bytes == std::vector<uint8_t>(300, bytes.front());
+    back.push_back(same ? bytes.front() : uint8_t{99});
+  }
+  return back;
+}
+
+TEST(SavedStatesTest, CopiesKeptOnTheHostOutliveWhatSavedThem) {
+  const std::vector<uint8_t> all = {4, 3, 2, 0};
+  const auto counts = std::make_shared<HostShimCounts>();
+  const auto back = KeepAndRestore(MakeHostShimDevice({.counts = counts}));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, all);
+  for (const int64_t hurried : {-1, 1}) {
+    EXPECT_EQ(*KeepAndRestore(MakeHostShimDevice({.hurried_stream = hurried})), all);
+  }
+  const auto bare = KeepAndRestore(MakeHostShimDevice({.pinned_bytes = 600}));
+  EXPECT_TRUE(absl::IsResourceExhausted(bare.status())) << bare.status();
+}
+
+// Without room on the host all stay where they are.
+TEST(SavedStatesTest, CopiesThatTheHostHasNoRoomForStayOnTheDevice) {
+  const auto device = MakeHostShimDevice({.pinned_bytes = 700});
+  auto live = *device->Allocate(300);
+  auto stream = *device->OpenStream();
+  auto other = *device->OpenStream();
+  sim::cuda::SavedStates saved(device, *stream, *other, 300, 10'000);
+  std::vector<std::shared_ptr<const sim::cuda::SavedStates::Copy>> copies;
+  for (uint8_t k = 0; k < 3; ++k) {
+    ASSERT_TRUE(stream->Fill(live.data(), k, 300).ok());
+    copies.push_back(*saved.Save(live.data()));
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(saved.KeepOnHost()));
+  for (uint8_t k = 0; k < 3; ++k) {
+    EXPECT_EQ(copies[k]->memory.kind(), sim::cuda::MemoryKind::kDevice);
+    ASSERT_TRUE(saved.Restore(*copies[k], live.data()).ok() && stream->Wait().ok());
+    EXPECT_EQ(BytesAt(live.data()), std::vector<uint8_t>(300, k));
+  }
+}
+
 struct SavedCase {
   std::string name;
   int64_t memory, share;  // of the device, and of it for copies

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <utility>
@@ -26,29 +27,43 @@ struct HostModule : sim::cuda::Module {
   std::shared_ptr<void> library;  // for dlsym
 };
 
-struct Reads {
+// Numbers the copies of one direction; from the failing one on they fail.
+struct Copies {
+  bool Fails() {
+    const int64_t number = count++;
+    return failing >= 0 && number >= failing;
+  }
   std::atomic<int64_t> count{0};
   int64_t failing = -1;
 };
 
+// What the streams of a device share.
+struct Shared {
+  Copies reads, pinned;
+  std::function<void(const std::string& entry)> on_launch;
+};
+
+absl::Status Lost() { return absl::UnavailableError("the device is lost"); }
+
 class HostStream : public LateStream {
  public:
   HostStream(std::shared_ptr<ShimMemory> memory, std::shared_ptr<Waits> waits,
-             std::shared_ptr<Reads> reads, Pace pace, uint64_t seed)
+             std::shared_ptr<Shared> shared, Pace pace, uint64_t seed)
       : LateStream(std::move(memory), std::move(waits), pace),
-        reads_(std::move(reads)),
+        shared_(std::move(shared)),
         order_(seed) {}
 
   absl::Status ToHost(void* to, const void* from, int64_t bytes) override {
-    const int64_t number = reads_->count++;
-    if (reads_->failing >= 0 && number >= reads_->failing) {
-      return absl::UnavailableError("the device is lost");
-    }
-    return LateStream::ToHost(to, from, bytes);
+    return shared_->reads.Fails() ? Lost() : LateStream::ToHost(to, from, bytes);
+  }
+
+  absl::Status ToPinned(void* to, const void* from, int64_t bytes) override {
+    return shared_->pinned.Fails() ? Later(Lost) : LateStream::ToPinned(to, from, bytes);
   }
 
   absl::Status Launch(const sim::cuda::Module& module, const std::string& entry, LaunchShape shape,
                       const KernelArgs& args) override {
+    if (shared_->on_launch) shared_->on_launch(entry);
     return Later([this, library = static_cast<const HostModule&>(module).library, entry, shape,
                   args] { return Run(library.get(), entry, shape, args); });
   }
@@ -65,7 +80,7 @@ class HostStream : public LateStream {
     return absl::OkStatus();
   }
 
-  const std::shared_ptr<Reads> reads_;
+  const std::shared_ptr<Shared> shared_;
   std::mt19937_64 order_;
 };
 
@@ -76,15 +91,18 @@ class HostShimDevice : public sim::cuda::Device {
         memory_(std::make_shared<ShimMemory>(options_.memory_bytes, options_.pinned_bytes,
                                              options_.failing_allocation)),
         waits_(std::make_shared<Waits>(options_.skipped_wait)),
-        reads_(std::make_shared<Reads>()) {
-    reads_->failing = options_.failing_read;
+        shared_(std::make_shared<Shared>()) {
+    shared_->reads.failing = options_.failing_read;
+    shared_->pinned.failing = options_.failing_pinned_copy;
+    shared_->on_launch = options_.on_launch;
     limits_.name = "host shim";
     limits_.multiprocessors = 2;
     limits_.memory_bytes = options_.memory_bytes;
   }
   ~HostShimDevice() override {
     if (options_.counts)
-      *options_.counts = {memory_->allocations(), waits_->count(), reads_->count};
+      *options_.counts = {memory_->allocations(), waits_->count(), shared_->reads.count,
+                          shared_->pinned.count};
   }
   const sim::cuda::DeviceLimits& limits() const override { return limits_; }
   sim::cuda::DeviceUse Use() const override {
@@ -96,7 +114,7 @@ class HostShimDevice : public sim::cuda::Device {
   }
   absl::StatusOr<std::unique_ptr<sim::cuda::Stream>> OpenStream() override {
     const Pace pace = streams_++ == options_.hurried_stream ? Pace::kHurried : Pace::kLate;
-    return std::make_unique<HostStream>(memory_, waits_, reads_, pace, options_.seed);
+    return std::make_unique<HostStream>(memory_, waits_, shared_, pace, options_.seed);
   }
   absl::StatusOr<std::unique_ptr<sim::cuda::Event>> MakeEvent() override {
     return std::make_unique<LateEvent>(waits_);
@@ -124,7 +142,7 @@ class HostShimDevice : public sim::cuda::Device {
   HostShimOptions options_;
   std::shared_ptr<ShimMemory> memory_;
   std::shared_ptr<Waits> waits_;
-  std::shared_ptr<Reads> reads_;
+  std::shared_ptr<Shared> shared_;
   std::atomic<int64_t> streams_{0};
   sim::cuda::DeviceLimits limits_;
 };

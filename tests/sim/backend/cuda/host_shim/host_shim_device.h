@@ -21,8 +21,9 @@ namespace simgrad::tests {
 // What happened on a device, told when it goes.
 struct HostShimCounts {
   int64_t allocations = 0;
-  int64_t event_waits = 0;  // of the host and of streams
-  int64_t reads = 0;        // of device memory by the host, one after the other
+  int64_t event_waits = 0;    // of the host and of streams
+  int64_t reads = 0;          // of device memory by the host, one after the other
+  int64_t pinned_copies = 0;  // to pinned memory, that nobody waits for
 };
 
 struct HostShimOptions {
@@ -32,11 +33,13 @@ struct HostShimOptions {
   // Faults, counted from 0; negative: none. The allocation that fails; the wait that is left out.
   int64_t failing_allocation = -1;
   int64_t skipped_wait = -1;
-  int64_t failing_read = -1;    // and all behind it: the device is lost
-  int64_t hurried_stream = -1;  // by the order of opening; the others work late
+  int64_t failing_read = -1;         // and all behind it: the device is lost
+  int64_t failing_pinned_copy = -1;  // as it comes to it, and all behind it
+  int64_t hurried_stream = -1;       // by the order of opening; the others work late
   std::shared_ptr<HostShimCounts> counts;
   // Applied to a text before it is compiled: faults that must be caught.
   std::function<std::string(std::string)> plant;
+  std::function<void(const std::string& entry)> on_launch;
 };
 
 std::shared_ptr<sim::cuda::Device> MakeHostShimDevice(const HostShimOptions& options = {});
