@@ -249,8 +249,8 @@ def test_additions_that_do_nothing_are_told_where_the_reference_loses_fewer():
         result.absorption = {name: types.SimpleNamespace(share=share) for name, share in absorbed.items()}
     said = [s for s in sentences(pair) if "absorbed" in s.facts]
     assert [s.text for s in said] == [
-        "In f16 87.5% of the last additions into `x` at sampled steps are absorbed: they change nothing, though its derivative counts "
-        "them (0.0% in f32)."
+        "In f16 87.5% of the last additions into `x` at sampled steps, with those that a `where` leaves out, are absorbed: they change "
+        "nothing, though a derivative through them counts them (0.0% in f32)."
     ]
     assert not unbacked(said[0])
     assert pair.absorption["v"] == (0.2, 0.4)

@@ -13,7 +13,6 @@ import pytest
 import simgrad.jax
 
 OLDEST = "0.10.0"
-TESTS = ("step_test.py", "errors_test.py", "function_test.py")
 
 
 @pytest.mark.parametrize("version", [OLDEST, "0.11.0"])
@@ -38,6 +37,6 @@ def test_the_range_is_the_one_that_is_declared_and_tested(root):
 def test_the_oldest_release_lowers_what_the_newest_does(root):
     subprocess.run([root / "scripts/setup-jax", "--jax", OLDEST], check=True)
     python = root / f".venv-jax-{OLDEST}/bin/python"
-    files = [root / "tests/with_jax" / name for name in TESTS]
-    ran = subprocess.run([python, "-m", "pytest", "-q", *files], cwd=root, capture_output=True, text=True)
+    tests = [root / "tests/with_jax", "--ignore", root / "tests/with_jax/versions_test.py"]
+    ran = subprocess.run([python, "-m", "pytest", "-q", *tests], cwd=root, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-4000:]

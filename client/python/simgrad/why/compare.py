@@ -54,6 +54,7 @@ class Pair:
       newly_nonfinite: NewlyNonfinite: the instances that are not finite in the other run alone.
       left_out: instances that ended with an error, or that the policy stopped, in one of the two: they have no value and
         no gradient there, and are in no difference of either.
+      is_of_other_world: whether the other run is of another configuration or world, under the same policy.
     """
 
     reference: str
@@ -71,6 +72,7 @@ class Pair:
     nonfinite: int = 0
     newly_nonfinite: NewlyNonfinite | None = None
     left_out: int = 0
+    is_of_other_world: bool = False
 
     @property
     def why(self) -> str:
@@ -255,4 +257,5 @@ def pair_of(
         nonfinite=int(np.count_nonzero(nonfinite_instances(a, work.own))),
         newly_nonfinite=newly_nonfinite_of(a, b, work.ids),
         left_out=int(np.count_nonzero(left_out)),
+        is_of_other_world=reference.world is not other.world,
     )

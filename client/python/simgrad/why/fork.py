@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
+from simgrad import errors
 from simgrad.diagnostics import REASONS, EventTrace, TerminationTrace
-from simgrad.path import FirstDifference
+from simgrad.path import FirstDifference, is_refused
 from simgrad.results import Rollout
+from simgrad.why.recorder import first_difference
 from simgrad.why.work import Variant, Work
 
 
@@ -122,7 +124,9 @@ def forks_of(
     forks = _by_paths(work, reference, other, runs, differs)
     whole = _last_steps(runs) == a.steps - 1  # what "stop" ended has decided less
     hidden = whole & ~forks.parted & (a.path_signatures != b.path_signatures)
-    return _joined(forks, _by_signatures(work, reference, other, runs), hidden) if hidden.any() else forks
+    if not hidden.any():
+        return forks
+    return _joined(forks, _by_signatures(work, reference, other, runs, hidden), hidden)
 
 
 def _last_steps(runs: tuple[Rollout, Rollout]) -> np.ndarray:
@@ -156,7 +160,6 @@ def _by_paths(
 def _joined(forks: Forks, others: Forks, among: np.ndarray) -> Forks:
     """`forks`, but for the instances of `among`, [N] bool, those of `others`: no path records what parts there."""
     found = [f for f in (forks.first, others.first) if f is not None]
-    found = [f for f in found if f is forks.first or among[f.instance]]
     return Forks(
         forks.parted | among,
         np.where(among, others.step, forks.step),
@@ -168,13 +171,20 @@ def _joined(forks: Forks, others: Forks, among: np.ndarray) -> Forks:
 
 
 def _by_signatures(
-    work: Work, reference: Variant, other: Variant, runs: tuple[Rollout, Rollout]
+    work: Work,
+    reference: Variant,
+    other: Variant,
+    runs: tuple[Rollout, Rollout],
+    of: np.ndarray | None = None,
 ) -> Forks:
-    """Loops tell their steps at diagnostics "instances". Where there are other tests too, only the earliest
-    step is searched."""
+    """The forks of all instances, or of those of the mask `of`, [N]. Loops tell their steps at diagnostics "instances".
+    Where there are other tests too, only the earliest step is searched, and a site is known only of the fork that is
+    looked at closely: a test may have parted before a loop of the same step."""
     a, b = runs
     last = _last_steps(runs)
     parted = a.path_signatures != b.path_signatures
+    if of is not None:
+        parted &= of
     step, site = _loops_differ(a, b)
     parted &= step <= last
     # A run that "stop" ended has no more decisions, and its signature says nothing of later ones.
@@ -190,7 +200,8 @@ def _by_signatures(
         earliest = first_step(lambda steps: bool(differs(steps).any()), a.steps)
         located = np.zeros(parted.shape, bool)
         located[among] = differs(earliest + 1)
-        site = [name if at == earliest else "" for name, at in zip(site, np.where(located, step, -1))]
+        known = not a.program.event_sites
+        site = [name if known and at == earliest else "" for name, at in zip(site, np.where(located, step, -1))]
         step = np.where(located, earliest, -1)
     programs = (a.program, b.program)
     names = [*{name for p in programs for name in (*p.termination_sites, *p.event_sites)}]
@@ -299,17 +310,21 @@ def look_closely(
     index: tuple[int, ...] = (),
 ) -> Fork:
     """The fork of both runs of one instance at a step at which they part: they run again, alone. `site` and
-    `index`: of the decision, where paths told it. A side that rounds by chance follows no path, so its margin
-    is that of the nearest test."""
+    `index`: of the decision, where paths told it. Else a path of these runs tells it, where there is one without the
+    objective, whose decisions may have none. A side that rounds by chance follows no path, so its margin is that of the
+    nearest test."""
     alone = work.take([instance])
     count = step + 1
     variants = (reference, other)
     work.calls.expect(2 * count)
+    how: dict[str, Any] = {"gradient": False, "steps": count, "diagnostics": "summary"}
+    if not site:
+        how |= {"objective": "", "weights": None}
+    a, b = _recorded(alone, variants, bool(site), how)
+    differs = None if site else first_difference(a, b)
+    if differs is not None and differs.step[0] == step:
+        site, index = differs.site[0], differs.index[0]
     recorded = bool(site)
-    a, b = (
-        alone.run(v, gradient=False, steps=count, diagnostics="summary", path=recorded)
-        for v in variants
-    )
     name, kind = (site, _kind(a, site)) if recorded else _parting_site(a, b, step)
     sides = [_side(run, name, kind, step) for run in (a, b)]
     if recorded:
@@ -318,13 +333,30 @@ def look_closely(
             follows = not own.program.policy.rounds_by_chance
             if not sides[k].exact and follows and their.path is not None:
                 work.calls.expect(count)
-                forced = alone.run(
-                    variant, gradient=False, steps=count, diagnostics="summary", path=their.path
-                )
+                forced = alone.run(variant, path=their.path, **how)
                 sides[k] = _exact(sides[k], forced, name, step)
     trace = traces_of(a).get(name) or traces_of(b).get(name)
     line = trace.line if trace is not None else variants[0].world.lines_of_sites().get(name, "")
     return Fork(instance, int(work.ids[instance]), step, name, line, index, kind, *sides)
+
+
+def _recorded(
+    alone: Work, variants: tuple[Variant, Variant], has_path: bool, how: Mapping[str, Any]
+) -> tuple[Rollout, Rollout]:
+    """Both runs, with their paths where there are any."""
+
+    def both(path: bool) -> tuple[Rollout, Rollout]:
+        a, b = (alone.run(v, path=path, **how) for v in variants)
+        return a, b
+
+    before = alone.calls.begun
+    try:
+        return both(True)
+    except (errors.InvalidArgument, errors.ResourceExhausted) as error:
+        if has_path or not is_refused(error):
+            raise
+    alone.calls.expect(alone.calls.begun - before)
+    return both(False)
 
 
 _KINDS = {"count": "loop", "test": "test", "choice": "choice"}

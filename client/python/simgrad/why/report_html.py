@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Sequence
 import numpy as np
 
 from simgrad.why import svg
+from simgrad.why.difference import difference
 from simgrad.why.fork import traces_of
 from simgrad.why.sentence import among, counted, ulps
 
@@ -171,12 +172,13 @@ def _gradients(pair: Pair) -> str:
     if not pair.gradients:
         return ""
     if pair.split:
+        rest = "computed otherwise" if pair.is_of_other_world else "rounding"
         drawn = [
             svg.Bar(
                 name,
                 [
                     ("path", parts.size_of_path, svg.PATH_COLOUR),
-                    ("rounding", parts.size_of_rounding, svg.ROUNDING_COLOUR),
+                    (rest, parts.size_of_rounding, svg.ROUNDING_COLOUR),
                 ],
             )
             for name, parts in pair.split.items()
@@ -184,7 +186,7 @@ def _gradients(pair: Pair) -> str:
         return (
             "<h3>Error of gradients by cause (Euclidean sizes)</h3>"
             + svg.rows("gradients", drawn)
-            + svg.legend([("path", svg.PATH_COLOUR), ("rounding", svg.ROUNDING_COLOUR)])
+            + svg.legend([("path", svg.PATH_COLOUR), (rest, svg.ROUNDING_COLOUR)])
         )
     finite = {n: off.relative for n, off in pair.gradients.items() if np.isfinite(off.relative)}
     drawn = [svg.Bar(n, [("relative", value, svg.ROUNDING_COLOUR)]) for n, value in finite.items()]
@@ -220,7 +222,8 @@ def _arrays(pair: Pair) -> str:
     rows += [[f"trajectory {n}", f"{d.largest:.4g}", f"{d.relative:.4g}", ""] for n, d in pair.trajectories.items()]
     if pair.value is not None:
         what = "value" + among(pair.left_out, pair.other_result.instances)
-        rows.append([what, f"{abs(pair.value[1] - pair.value[0]):.4g}", "", ""])
+        off = difference(*map(np.asarray, pair.value))
+        rows.append([what, f"{off.largest:.4g}", "", ""])
     for name, g in pair.gradients.items():
         told = f"zero in {g.zero[0]} and {g.zero[1]} instances, connected in {g.connected[0]} and {g.connected[1]}"
         gates = f"; gated by {g.gated_by[1]}" if g.gated_by[1] else ""

@@ -47,8 +47,8 @@ def sentences(pair: Pair, alike: Alike = lambda fork: None) -> list[Sentence]:
     still = _of_absorption(pair)
     paths = _of_paths(pair)
     parts = pair.forks is not None and pair.forks.count > 0
-    # That paths are the same explains nothing where additions do nothing.
-    first = [*paths, *still] if parts else [*still, *paths]
+    # That paths are the same explains nothing where additions do nothing, and these nothing where nothing differs.
+    first = [*still, *paths] if not parts and _differs(pair) else [*paths, *still]
     said = [*most, *first, *rest, *_of_gradients(pair), *_of_parts(pair)]
     if not pair.gradients:
         said.append(_of_states(pair))
@@ -244,7 +244,7 @@ def _of_all(pair: Pair, forks: Forks, name: str, alike: Alike) -> tuple[str, dic
     if pair.split is not None and name in pair.split and pair.split[name].is_rounding_alone:
         parts = pair.split[name]
         facts = {"parted": forks.count, "size_of_path": parts.size_of_path, "size_of_rounding": parts.size_of_rounding}
-        return f", by rounding alone: paths part in {_count(forks.count, number)}, which changes nothing in it", facts
+        return f", by {_rest(pair)} alone: paths part in {_count(forks.count, number)}, which changes nothing in it", facts
     if first is None or forks.count < number or forks.sites().get(first.site) != number or gate not in ("", first.site):
         return f"; paths part in {_count(forks.count, number)}", {"parted": forks.count}
     is_cause = gate != ""
@@ -323,6 +323,11 @@ def _of_paths(pair: Pair) -> list[Sentence]:
     return [_sentence(pair, text + ".", facts)]
 
 
+def _differs(pair: Pair) -> bool:
+    """Whether a final state or a gradient is another one."""
+    return any(off.largest != 0 for off in (*pair.states.values(), *pair.gradients.values()))
+
+
 def _of_absorption(pair: Pair) -> list[Sentence]:
     """States into which most last additions add nothing, where the reference loses fewer."""
     said = []
@@ -330,8 +335,8 @@ def _of_absorption(pair: Pair) -> list[Sentence]:
         if 2 * now <= 1 or now <= before:
             continue
         text = (
-            f"In {pair.other} {now:.1%} of the last additions into `{name}` at sampled steps are absorbed: they change nothing, though "
-            f"its derivative counts them ({before:.1%} in {pair.reference})."
+            f"In {pair.other} {now:.1%} of the last additions into `{name}` at sampled steps, with those that a `where` leaves out, are "
+            f"absorbed: they change nothing, though a derivative through them counts them ({before:.1%} in {pair.reference})."
         )
         said.append(_sentence(pair, text, {"state": name, "absorbed": now, "reference_absorbed": before}))
     return said
@@ -388,11 +393,11 @@ def _of_parts(pair: Pair) -> list[Sentence]:
         facts |= more
         if parts.undefined and differs:
             over += " in the elements that have parts"
-        text = f"Of the error of the gradient of `{name}`{over}, {share:.1%} is due to the path, and the rest to rounding"
+        text = f"Of the error of the gradient of `{name}`{over}, {share:.1%} is due to the path, and the rest to {_rest(pair)}"
         if not differs:
             text = f"The gradient of `{name}`{over} has no error that can be divided"
         elif not np.nan_to_num(parts.path).any():
-            text = f"The error of the gradient of `{name}`{over} is rounding alone"
+            text = f"The error of the gradient of `{name}`{over} is {_rest(pair)} alone"
             if stops and not parts.undefined:
                 text += f"; the tests that part in {_count(stops, pair.other_result.instances)} steer no number"
                 facts |= {"stops": stops, "of": pair.other_result.instances}
@@ -404,6 +409,11 @@ def _of_parts(pair: Pair) -> list[Sentence]:
             text += f"; {lost} of {size} elements are undefined along the other's path"
         said.append(_sentence(pair, text + ".", facts))
     return said
+
+
+def _rest(pair: Pair) -> str:
+    """Names the cause of the part of an error that the path has no part in."""
+    return f"what {pair.other} computes otherwise" if pair.is_of_other_world else "rounding"
 
 
 def _of_states(pair: Pair) -> Sentence:

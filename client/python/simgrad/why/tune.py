@@ -204,7 +204,8 @@ class _Search:
         return self.known[formats]
 
     def _run(self, formats: Formats, knob: Knob | None, format: str) -> Trial:
-        variant = replace(self.variant, policy=self.policy(formats))
+        name = self.variant.name if knob is None else f"{knob} {format}"
+        variant = replace(self.variant, name=name, policy=self.policy(formats))
         self.work.calls.expect(2 * variant.steps)
         kept, error, refused, bad, ended = 0.0, float("inf"), "", 0, 0
         try:

@@ -107,8 +107,7 @@ def variants_of(
     for config in configs:
         if not config:
             raise ValueError("configs: one is empty, and would be the reference again")
-        words = ", ".join(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                          for name, value in config.items())
+        words = ", ".join(f"{name}={_short(value)}" for name, value in config.items())
         rest = {name: value for name, value in config.items() if name != "steps"}
         other = reconfigured(world, rest) if rest else world
         steps_of = _whole(config.get("steps", steps))
@@ -121,6 +120,12 @@ def variants_of(
         raise ValueError("there is one variant: give a second policy, or orders, configs or worlds")
     _distinct([(variant.name, variant) for variant in made])
     return made
+
+
+def _short(value: Any) -> str:
+    """A number in six digits, where they are the number."""
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
 def _whole(steps: Any) -> int:

@@ -17,6 +17,7 @@ from simgrad import errors
 from simgrad.arrays import Bits, PerStep
 from simgrad.clock import Clock
 from simgrad.compared import Compared
+from simgrad.path import Path
 from simgrad.policy import Policy
 from simgrad.progress import ProgressCallback, observer_of
 from simgrad.request import (
@@ -50,7 +51,7 @@ _OF_GRADIENTS = ("cotangents", "wrt", "reduction", "loops", "return_tree", "clip
 # Options that a rollout takes where it is kept alone.
 _OF_REVERSALS = ("checkpoint_interval",)
 _SET_HERE = ("policy", "path", "diagnostics", "raw")
-_VARIANT = re.compile(r"variants\[(\d+)\]")
+_VARIANT = re.compile(r"^variants\[(\d+)\]|in variants\[(\d+)\]: ")
 
 
 @dataclass(frozen=True)
@@ -271,8 +272,8 @@ class Work:
             calls.expect(calls.begun - before)  # an older server, in the place of the one that told its limits
             return None
         except errors.SimgradError as error:
-            if at := _VARIANT.match(error.field):
-                error.args = (f"{variants[int(at[1]) + 1].name}: {error}",)
+            if at := _VARIANT.search(error.field) or _VARIANT.search(str(error)):
+                error.args = (f"{variants[int(at[1] or at[2]) + 1].name}: {error}",)
             raise
 
     def run_all(self, variants: Sequence[Variant], *, sends_paths: bool = False, **more: Any) -> list[Rollout]:
@@ -287,6 +288,8 @@ class Work:
         arguments: dict[str, Any] = {**self.options, **self._sent(variant.world, steps), **more}
         if variant.seed is not None:
             arguments["seed"] = variant.seed
+        if steps is not None or isinstance(arguments.get("path"), Path):
+            arguments.pop("keep", None)  # it answers a question about a run that is kept itself
         if steps is not None or arguments.get("diagnostics") == "off":
             arguments.pop("arithmetic", None)  # nobody sees the rows of such a run
         if not gradient:
