@@ -56,7 +56,8 @@ class JaxStep:
         self._starts = world.starts
         self._group = group = groups["state"]
         given = {kind: _leaves(g, inputs.get(kind)) for kind, g in groups.items() if kind != "state"}
-        with x64():
+        self._widths = world.widths
+        with self._widths(), x64():
             others = {kind: groups[kind].built(_arrays(leaves)) for kind, leaves in given.items()}
 
         def turn(*leaves: Any) -> list[Any]:
@@ -72,7 +73,7 @@ class JaxStep:
 
         self._others = others
         if not jax.config.jax_enable_x64:
-            with x64():
+            with self._widths(), x64():
                 in_f64(turn, _arrays(list(group.examples)), True)
         self._turn = jax.jit(turn)
 
@@ -86,7 +87,7 @@ class JaxStep:
 
     def trajectory(self, steps: int, state: Any = None) -> dict[str, np.ndarray]:
         """[steps + 1, shape] of each leaf of the state, by name."""
-        with x64():
+        with self._widths(), x64():
             leaves = _arrays(self._first(_leaves(self._group, state)))
             recorded = [leaves]
             for _ in range(steps):

@@ -10,10 +10,12 @@ from simgrad.jax.node import Line
 
 
 class JaxWorldError(TypeError):
-    """A step that makes no world. `problems` are what was found, one each."""
+    """A step that makes no world. `problems` are what was found, one each; `is_clash` says that JAX met numbers of 64
+    bits, in which a world is traced, and narrower ones."""
 
-    def __init__(self, headline: str, problems: "list[Problem]"):
+    def __init__(self, headline: str, problems: "list[Problem]", is_clash: bool = False):
         self.problems = problems
+        self.is_clash = is_clash
         super().__init__("\n".join([headline, *map(str, problems)]))
 
 

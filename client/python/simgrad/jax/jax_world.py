@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping
+import contextlib
+from typing import Any, Callable, ContextManager, Iterable, Mapping
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class JaxWorld(World):
       exports: what can be recorded.
       sites: the lines that decide, as Site.
       starts: init as a function of {kind: pytree} that gives leaves of the state by name; None without init.
+      widths: within widths() and x64, JAX gives the step the numbers of bits that it has in the world.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class JaxWorld(World):
         starts: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         random: str = "threefry",
         constants: frozenset[tuple[str, str]] = frozenset(),
+        widths: Callable[[], ContextManager[None]] = contextlib.nullcontext,
     ):
         super().__init__(program=program)
         self._random = random
         self._constants = constants
         self.step = step
         self.starts = starts
+        self.widths = widths
         self.groups = groups
         self.state = found.state
         self.constants = found.constants

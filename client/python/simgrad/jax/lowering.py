@@ -68,7 +68,8 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How a step is lowered; `simgrad.jax.world` says what each means. `random` is "none" where nothing may be drawn.
-    `warned` takes what the user is warned of at the end, each text once: a step is lowered several times."""
+    `warned` takes what the user is warned of at the end, each text once: a step is lowered several times.
+    `without_x64`: the line for the sake of which it has the widths of JAX without x64; empty: it has those of x64."""
 
     custom: str = "keep"
     formats: str = "erase"
@@ -76,6 +77,7 @@ class Options:
     random: str = "threefry"
     max_iter: Given[int] = dataclasses.field(default_factory=lambda: Given("max_iter", None))
     warned: dict[str, None] = dataclasses.field(default_factory=dict, compare=False)
+    without_x64: str = ""
 
 
 # The word in Lowering.dropped for an error_if of Equinox, whose condition is then not tested.
@@ -115,12 +117,12 @@ class Lowering:
         jaxpr = getattr(closed, "jaxpr", closed)
         environment: dict[Any, Value] = {}
         for variable, constant in zip(jaxpr.constvars, getattr(closed, "consts", ())):
-            environment[variable] = _constant(constant)
+            environment[variable] = _of_width(_constant(constant), variable.aval)
         environment.update(zip(jaxpr.invars, operands))
 
         def read(variable: Any) -> Value:
             if isinstance(variable, core.Literal):
-                return known_array(variable.val)
+                return _of_width(known_array(variable.val), variable.aval)
             return environment[variable]
 
         for equation in jaxpr.eqns:
@@ -423,6 +425,14 @@ def _is_narrow(equation: Any) -> bool:
     narrow = {"int4", "uint4", "int8", "int16", "uint16"}
     gives = any(str(getattr(v.aval, "dtype", "")) in narrow for v in equation.outvars)
     return gives and not nested_jaxprs(equation.params.values())
+
+
+def _of_width(x: np.ndarray, aval: Any) -> np.ndarray:
+    """Known integers in the type that JAX gives them, which Python's integers do not have."""
+    dtype = getattr(aval, "dtype", None)
+    if x.dtype.kind != "i" or _is_key(aval) or dtype is None:
+        return x
+    return x.astype(neutral(dtype), copy=False)
 
 
 def _constant(x: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from simgrad.jax.errors import told
-from simgrad.jax.lowering import ERROR_IF
+from simgrad.jax.lowering import ERROR_IF, Options
 from simgrad.jax.node import Node
 from simgrad.jax.sites import Site
 from simgrad.jax.trace import Step
@@ -58,6 +58,8 @@ class Report:
       exports: what can be recorded. initial: states that init= gives. sites: the lines that decide.
       erased: lines where the step names a format of reals, which the policy's takes the place of.
       dropped: callbacks that are left out, by line; "error_if" are those whose condition is not tested.
+      without_x64: the line for the sake of which the step has the widths of JAX without x64, and what that means: numbers of
+        64 bits would meet narrower ones there. Empty: it has those of x64.
       wide_integers: lines whose integers may exceed 32 bits, which they have in JAX as it is set, without x64.
       halts: lines whose error_if ends a run with an error, by name. messages: what each of them says.
       format_constants: literals that look like ones of the format of the trace (8 eps), by line.
@@ -77,6 +79,7 @@ class Report:
     sites: Sequence[Site]
     erased: Mapping[str, str]
     dropped: Mapping[str, str]
+    without_x64: Mapping[str, str]
     wide_integers: Mapping[str, str]
     halts: Mapping[str, str]
     messages: Mapping[str, str]
@@ -109,6 +112,7 @@ class Report:
             sites=tuple(sites),
             erased=dict(lowering.erased),
             dropped=dict(lowering.dropped),
+            without_x64=_widths(lowering.options),
             wide_integers={} if jax.dtypes.canonicalize_dtype(np.int64) == np.int64 else dict(lowering.wide),
             halts={name: told(x.line.text, x.attributes["asked"]) for x, name in halts.items()},
             messages={name: x.attributes["message"] for x, name in halts.items()},
@@ -144,6 +148,7 @@ class Report:
             size = f"{site.operations} x {what}, {site.elements} elements"
             lines.append(f"  {site.name}  {site.line} ({size}): {site.text}")
         for title, found in (
+            ("widths of JAX without x64, where those of x64 clash", self.without_x64),
             ("formats erased", self.erased),
             ("integers of 64 bits that JAX without x64 has with 32", self.wide_integers),
             ("callbacks dropped", self._dropped(is_error=False)),
@@ -167,6 +172,13 @@ class Report:
             name: f"{line}: {messages[name]}" if messages[name] else line
             for name, line in self.halts.items()
         }
+
+
+def _widths(options: Options) -> dict[str, str]:
+    if not options.without_x64:
+        return {}
+    erased = ", and float32 is a real like any other" if options.formats == "erase" else ""
+    return {options.without_x64: f"integers have 32 bits, and wrap{erased}"}
 
 
 def _by_role(nodes: Sequence[Node], roles: Mapping[Node, str]) -> dict[str, dict[str, int]]:

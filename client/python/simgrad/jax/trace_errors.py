@@ -10,7 +10,7 @@ from typing import Sequence
 
 import jax
 
-from simgrad.jax.errors import JaxWorldError, Problem
+from simgrad.jax.errors import JaxWorldError, Problem, told
 from simgrad.jax.node import Line
 
 _PACKAGES = tuple(f"{pathlib.Path(file).parent}{os.sep}" for file in (jax.__file__, __file__))
@@ -63,8 +63,8 @@ def _made_of(text: str, leaves: Sequence[str]) -> str:
     """The leaves that JAX says a value depends on; empty where it does not say."""
     _, found, said = text.partition("it depends on the value")
     places = [int(k) for k in re.findall(r"leaves\[(\d+)\]", said.split("\n")[0])] if found and "function flat" in text else []
-    told = [leaves[k] for k in dict.fromkeys(places) if k < len(leaves)]
-    return f" (it depends on {' and '.join(told)})" if told else ""
+    names = [leaves[k] for k in dict.fromkeys(places) if k < len(leaves)]
+    return f" (it depends on {' and '.join(names)})" if names else ""
 
 
 def mixes_formats(text: str) -> bool:
@@ -75,6 +75,17 @@ def mixes_formats(text: str) -> bool:
 def _mixes_widths(text: str) -> bool:
     """Whether an error of JAX tells of an i64 that meets an i32."""
     return re.search(r"\bu?int64\b", text) is not None and re.search(r"\bu?int32\b", text) is not None
+
+
+def line_of_clash(error: Exception) -> str | None:
+    """The line where numbers of 64 bits met narrower ones in a trace, "the step" where none is known; None: the error is
+    about something else."""
+    if isinstance(error, JaxWorldError):
+        lines = [told(problem.line, problem.asked) for problem in error.problems[:1] if error.is_clash]
+    else:
+        line, _, asked = _user_line(error)
+        lines = [told(line, asked)] if _mixes_widths(str(error)) or mixes_formats(str(error)) else []
+    return (lines[0] or "the step") if lines else None
 
 
 def _format_error(error: Exception, what: str, has_x64: bool) -> JaxWorldError | None:
@@ -96,7 +107,8 @@ def _format_error(error: Exception, what: str, has_x64: bool) -> JaxWorldError |
     if not has_x64:
         hints.append('where a library does it, run jax.config.update("jax_enable_x64", True) before its model and state are made')
     said = f"{', and '.join(problems)} that the {what} fixes: {own} ({_types_of(text)})"
-    return JaxWorldError(f"this {what} makes no world:", [Problem(line, said, "; ".join(hints), asked=asked)])
+    problem = Problem(line, said, "; ".join(hints), asked=asked)
+    return JaxWorldError(f"this {what} makes no world:", [problem], is_clash=True)
 
 
 def _types_of(text: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import warnings
 from typing import Any, Callable, Iterable, Mapping, Sequence
+
+import jax
 
 from simgrad.jax.cost_function import cost_functions
 from simgrad.jax.errors import JaxWorldError, Problem
@@ -15,8 +19,10 @@ from simgrad.jax.lowering import Options
 from simgrad.jax.node import Node
 from simgrad.jax.roles import CHOICES, WORDS, is_test
 from simgrad.jax.trace import StepFinder
+from simgrad.jax.trace_errors import line_of_clash
 from simgrad.jax.trees import Group
 from simgrad.jax.varying import Varying
+from simgrad.jax.without_x64 import has_widths_without_x64, widths_without_x64
 from simgrad.jax.world_writer import WorldWriter
 
 
@@ -79,14 +85,65 @@ def world(
       that stand for nothing; ValueError for other words.
     """
     _refuse_other_words(tests, formats, custom, kinks, random)
-    caps, aliases, given_roles = Given("max_iter", max_iter), Given("sites", sites), Given("roles", roles)
+    examples = {"state": state, "control": control, "params": params, "data": data}
+
+    def make(because_of: str = "") -> tuple[JaxWorld, Iterable[str]]:
+        caps = Given("max_iter", max_iter)
+        options = Options(custom, formats, kinks, random, caps, without_x64=because_of)
+        return _made(step, examples, observe, objective, init, varying, max_iter, sites, roles, tests, options, name)
+
+    try:
+        made, warned = make()
+    except Exception as error:
+        again = _without_x64(make, error, formats)
+        if again is None:
+            raise
+        made, warned = again
+    for said in warned:
+        warnings.warn(said, stacklevel=2)
+    return made
+
+
+def _without_x64(
+    make: Callable[[str], tuple[JaxWorld, Iterable[str]]], error: Exception, formats: str
+) -> tuple[JaxWorld, Iterable[str]] | None:
+    """A second try by the widths of JAX without x64, where JAX runs without; None where `error` is not about numbers of two
+    widths, or the second try meets such, too."""
+    line = line_of_clash(error)
+    if line is None or jax.config.jax_enable_x64 or not has_widths_without_x64():
+        return None
+    try:
+        with widths_without_x64(formats):
+            return make(line)
+    except JaxWorldError as another:
+        if line_of_clash(another) is None:
+            raise another from None
+        return None
+    except Exception:  # which is the step's own, as of an integer beyond 32 bits
+        return None
+
+
+def _made(
+    step: Callable[..., Any],
+    examples: Mapping[str, Any],
+    observe: Mapping[str, Callable[..., Any]] | Sequence[str],
+    objective: Mapping[str, Any] | None,
+    init: Callable[..., Any] | None,
+    varying: str | Sequence[str],
+    max_iter: Mapping[str, int] | None,
+    sites: Mapping[str, str] | None,
+    roles: Mapping[str, str] | None,
+    tests: str,
+    options: Options,
+    name: str,
+) -> tuple[JaxWorld, Iterable[str]]:
+    """The world, and what its maker is warned of."""
+    caps, aliases, given_roles = options.max_iter, Given("sites", sites), Given("roles", roles)
     for place, cap in (max_iter or {}).items():
         if isinstance(cap, bool) or not hasattr(cap, "__index__") or cap < 1:
             raise ValueError(f"max_iter[{place!r}]: a whole number from 1, not {cap!r}")
     _refuse_unknown_roles(roles or {})
-    options = Options(custom, formats, kinks, random, caps)
-    without_draws = dataclasses.replace(options, random="none") if random == "philox" else options
-    examples = {"state": state, "control": control, "params": params, "data": data}
+    without_draws = dataclasses.replace(options, random="none") if options.random == "philox" else options
     groups = {k: Group.of(k, x) for k, x in examples.items() if k == "state" or x is not None}
     functions = dict(observe) if isinstance(observe, Mapping) else {}
     wanted = [observe] if isinstance(observe, str) else [] if functions else list(observe)
@@ -104,14 +161,14 @@ def world(
         return set().union(*stage), set().union(*terminal)
 
     found = finder.find(read_by_costs)
-    writer = WorldWriter(name or _name_of(step), tests, groups, found, aliases, given_roles, kinks)
+    writer = WorldWriter(name or _name_of(step), tests, groups, found, aliases, given_roles, options.kinks)
     writer.write(costs, start, all_constants[-1], without_draws)
     program = writer.builder.build()
     _refuse_unused(caps, aliases, given_roles, found.live.nodes, inputs.unused(writer.inputs))
-    for said in options.warned:
-        warnings.warn(said, stacklevel=2)
     starts = start.run if start else None
-    return JaxWorld(step, groups, found, program, writer.report(), starts, random, frozenset(inputs.constants))
+    widths = functools.partial(widths_without_x64, options.formats) if options.without_x64 else contextlib.nullcontext
+    constants = frozenset(inputs.constants)
+    return JaxWorld(step, groups, found, program, writer.report(), starts, options.random, constants, widths), options.warned
 
 
 def _refuse_other_words(
