@@ -80,6 +80,8 @@ def world(
         min, abs and the largest and smallest of an axis; results are the same bits.
       random: "threefry": what the step draws with a key of its state is what JAX draws in f64. "philox": each place
         that draws has a draw of the language, by the request's seed and the instance's id; keys mean nothing.
+    A step in which numbers of 64 bits meet narrower ones of its own is traced again by the widths of JAX without x64, where
+    JAX runs without: docs/jax.md, "What differs from JAX".
     Warns: of each line whose own derivative is left out, once, at the line of this call.
     Errors: JaxWorldError, all of a kind at once, with the lines, also for names in varying, max_iter, sites and roles
       that stand for nothing; ValueError for other words.
