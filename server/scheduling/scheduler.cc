@@ -153,11 +153,20 @@ bool Scheduler::MakeRoomFor(const Caller& caller) {
 }
 
 std::variant<MemoryBudget::Reservation, Refusal> Scheduler::Reserve(
-    int64_t bytes, MemoryUse use, const std::shared_ptr<Caller>& caller) {
+    int64_t bytes, MemoryUse use, const std::shared_ptr<Caller>& caller, int64_t held) {
   if (bytes <= memory_->limit() && bytes <= caller->limits().memory_bytes) {
     if (auto reservation = memory_->Reserve(bytes, use, caller)) return *std::move(reservation);
   }
-  return WhyNot(0, bytes, use, *caller);
+  return WhyNot(held, bytes, use, *caller);
+}
+
+std::optional<Refusal> Scheduler::Enqueue(WorkQueue& queue, WorkQueue::Job& job, bool may_run) {
+  for (;;) {
+    auto refusal = may_run ? queue.RunOrEnqueue(job) : queue.Enqueue(job);
+    if (!refusal || !queue.MakeRoomFor(*job.caller, WaitingElsewhere(*job.caller, queue))) {
+      return refusal;
+    }
+  }
 }
 
 Refusal Scheduler::WhyNot(int64_t held, int64_t more, MemoryUse use, const Caller& caller) const {

@@ -88,9 +88,13 @@ class Scheduler {
   int64_t Room() const;
   // The refusal of a request that holds `held` bytes and did not get `more`.
   Refusal WhyNot(int64_t held, int64_t more, MemoryUse use, const Caller& caller) const;
-  // Memory of a request; the refusal says whether to try again.
+  // Memory of a request that holds `held` bytes; the refusal says whether to try again.
   std::variant<MemoryBudget::Reservation, Refusal> Reserve(int64_t bytes, MemoryUse use,
-                                                           const std::shared_ptr<Caller>& caller);
+                                                           const std::shared_ptr<Caller>& caller,
+                                                           int64_t held = 0);
+  // Puts a job into a queue of this scheduler, or runs it where it `may_run` at once. Where the queue is full, the newest
+  // work of a caller that has more in it is given up. A refusal leaves the job as it is.
+  std::optional<Refusal> Enqueue(WorkQueue& queue, WorkQueue::Job& job, bool may_run = false);
 
   // Drops waiting jobs whose cancellation says so; call it after cancelling one.
   void DropCancelled();

@@ -199,8 +199,8 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
   }
   // The memory of the work has the numbers in it.
   upload_.Resize(upload_.bytes() - std::exchange(numbers_bytes_, 0));
-  auto memory =
-      context_.scheduler->Reserve(prepared->memory_bytes, scheduling::MemoryUse::kWork, caller_);
+  auto memory = context_.scheduler->Reserve(prepared->memory_bytes, scheduling::MemoryUse::kWork,
+                                            caller_, upload_.bytes());
   if (const auto* refusal = std::get_if<scheduling::Refusal>(&memory)) return Refuse(*refusal);
   const std::shared_ptr<Variants> variants = prepared->variants;
   if (!TakeQuota(variants ? variants->instance_steps() : InstanceSteps(*prepared))) return;
@@ -222,8 +222,7 @@ void StreamingCall::Admit(absl::StatusOr<PreparedWork> prepared, Preparation cos
       work <= kSmallLaneWork ? scheduling::Lane::kSmall : scheduling::Lane::kLarge);
   // The lane may run it, and the stream may end, before it is enqueued.
   scheduling::WorkQueue::Job job = RunJob();
-  const auto refusal = tiny_ ? lane.RunOrEnqueue(job) : lane.Enqueue(job);
-  if (refusal) job.make_room(*refusal);
+  if (const auto refusal = context_.scheduler->Enqueue(lane, job, tiny_)) job.make_room(*refusal);
 }
 
 void StreamingCall::Take(PreparedWork prepared, const std::string& world_label) {

@@ -109,7 +109,7 @@ def test_templates_refuse_too_where_helm_skips_the_schema(tmp_path):
         ({"service": {"port": 8002}}, "service.port: 8002 is the port of the metrics"),
         ({"server": {"extraArgs": ["--device=cpu"]}}, "--device is given by the chart"),
         ({"server": {"extraArgs": ["--threads=2", "--threads=3"]}}, "server.extraArgs: --threads is given twice"),
-        ({"server": {"extraArgs": ["--health_port=8002"]}}, "server.extraArgs: --health_port=8002: 8001 is the port of"),
+        ({"server": {"extraArgs": ["--health_port=8002"]}}, "server.extraArgs: --health_port is given by the chart already"),
         ({"server": {"extraArgs": ["--otlp_ca=/x"]}}, "server.extraArgs: --otlp_ca: set tracing.endpoint"),
         ({"server": {"extraArgs": ["--otlp_ca=/x", "--otlp_endpoint="]}}, "server.extraArgs: --otlp_ca: set tracing"),
         (
@@ -171,7 +171,7 @@ def test_what_the_server_just_takes_the_chart_takes(rendered):
     assert int(given["memory_limit_bytes"]) >= 16777216
     traced = {"tracing": {"endpoint": "collector:4317"}, "server": {"extraArgs": ["--otlp_ca=/x", "--callers=a"]}}
     assert arguments(rendered(traced))["otlp_ca"] == "/x"
-    rendered({"server": {"extraArgs": ["--otlp_ca=/x", "--otlp_endpoint=collector:4317", "--health_port=8003"]}})
+    rendered({"server": {"extraArgs": ["--otlp_ca=/x", "--otlp_endpoint=collector:4317"]}})
     rendered({"device": "cpu", "resources": {"limits": {"memory": "21Mi"}}})
 
 
@@ -427,11 +427,9 @@ def test_without_a_gpu_none_is_asked_for():
 
 
 @by_case
-def test_probes_speak_to_a_plaintext_port(name):
-    port = 8003 if "tls_certificate" in flags(name) else 8001
+def test_probes_speak_to_the_plaintext_port_that_is_theirs(name):
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container(name)[probe]["grpc"]["port"] == port
-    assert "health_port" in flags(name) or port == 8001
+        assert container(name)[probe]["grpc"]["port"] == int(flags(name)["health_port"]) == 8003
 
 
 @by_case

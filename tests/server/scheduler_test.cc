@@ -118,6 +118,46 @@ TEST(Scheduler, WhatNeverFitsIsNotToldToRetry) {
   EXPECT_EQ(std::get<Refusal>(refused).reason, RefusalReason::kTooLarge);
 }
 
+TEST(Scheduler, WhatNeverFitsBesideWhatARequestHoldsIsNotToldToRetry) {
+  Scheduler scheduler({1, 10, 100});
+  const auto caller = scheduler.callers().Find("a");
+  const auto upload = scheduler.Reserve(20, MemoryUse::kUpload, caller);
+  ASSERT_TRUE(std::holds_alternative<Reservation>(upload));
+  const auto refused = scheduler.Reserve(90, MemoryUse::kWork, caller, 20);
+  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
+  EXPECT_EQ(std::get<Refusal>(refused).reason, RefusalReason::kTooLarge);
+  EXPECT_EQ(std::get<Refusal>(refused).retry_after, absl::ZeroDuration());
+}
+
+// Its capacity, which the large lane has for itself; the whole queue has room for a quarter more.
+TEST(Scheduler, AFullLaneMakesRoomForACallerThatHasLessInIt) {
+  Scheduler scheduler({1, 4, 1000});
+  WorkQueue& lane = scheduler.lane(Lane::kLarge);
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  std::vector<std::string> given_up;
+  const auto enqueue = [&](const std::string& name) {
+    WorkQueue::Job job;
+    job.caller = scheduler.callers().Find(name);
+    job.cancellation = std::make_shared<Cancellation>(absl::InfiniteFuture());
+    job.run = [released](const absl::Status&, absl::Duration, WorkQueue::Turn&) {
+      released.wait();
+    };
+    job.make_room = [&given_up, name](const Refusal&) { given_up.push_back(name); };
+    return scheduler.Enqueue(lane, job);
+  };
+  for (int i = 0; i < 4 + lane.workers(); ++i) EXPECT_FALSE(enqueue("many")) << i;
+  const auto refused = enqueue("many");
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->reason, RefusalReason::kFull);
+  EXPECT_FALSE(enqueue("few"));
+  EXPECT_FALSE(enqueue("few"));
+  EXPECT_EQ(given_up, (std::vector<std::string>{"many", "many"}));
+  EXPECT_TRUE(enqueue("few")) << "both have two";
+  release.set_value();
+  lane.AwaitIdle(absl::InfiniteDuration());
+}
+
 TEST(MemoryBudget, CachesAreEmptiedForWork) {
   MemoryBudget budget(100);
   auto cached = budget.Reserve(80, MemoryUse::kCache);

@@ -12,6 +12,12 @@ CONNECTION_OPTIONS = [
     # How often gRPC tries to connect: a server that is back is found within a second or so.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A server that froze, or whose machine is gone, is found within half a minute, and its calls are repeated. Servers allow
+    # a ping every five seconds.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # of later gRPC
+    ("grpc.http2.max_pings_without_data", 0),
     # gRPC's own repeats are not needed beside ours, and 1.51's lose calls: one that is made while its
     # connection ends may never return, not even at its deadline.
     ("grpc.enable_retries", 0),

@@ -107,9 +107,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Kubernetes' probes speak no TLS: with TLS they go to the health port. */}}
+{{/* Kubernetes' probes speak no TLS, and a server whose connections are all taken is healthy: they have a port of their own. */}}
 {{- define "simgrad.probePort" -}}
-{{ ternary 8003 8001 .Values.tls.enabled }}
+8003
 {{- end -}}
 
 {{/* The flags that the chart gives the server. */}}
@@ -117,6 +117,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - "--address={{ .Values.server.address }}"
 - --port=8001
 - --metrics_port=8002
+- --health_port={{ include "simgrad.probePort" . }}
 - --device={{ .Values.device }}
 - --drain_timeout={{ .Values.server.drainTimeoutSeconds }}s
 - --queue_capacity={{ .Values.server.queueCapacity | int64 }}
@@ -136,7 +137,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.tls.mutual }}
 - --tls_client_ca=/etc/simgrad/{{ ternary "client-ca" "tls" (ne .Values.tls.clientCaSecretName "") }}/ca.crt
 {{- end }}
-- --health_port=8003
 # Prometheus scrapes plaintext; the NetworkPolicy says who may.
 - --allow_insecure_metrics=true
 {{- else }}
