@@ -385,3 +385,37 @@ def test_arguments_of_a_client_that_make_no_sense_are_told_by_name(arguments, er
 def test_names_of_servers_are_taken_as_grpc_writes_them(target):
     with sg.Client(target, max_message_bytes=-1, timeout=np.float32(3)) as client:
         assert client.target == target and client.timeout == 3
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: sg.for_loop(3, lambda i, a, pair: (a, pair), (x, (x, x + 1)))[0],
+        lambda x: sg.cond(x > 0, lambda a, pair: a, lambda a, pair: a, (x, (x, x))),
+        lambda x: sg.cond(x > 0, lambda: (x, (x, x)), lambda: (x, (x, x)))[0],
+    ],
+)
+def test_a_tuple_within_what_is_carried_is_no_array(write):
+    @sg.world
+    def step(x: sg.State):
+        return write(x)
+
+    with pytest.raises(TypeError, match=r"refusals_test.py:\d+: a tuple within what loops, branches and calls take and give"):
+        step.to_proto()
+
+
+def test_a_list_within_what_is_carried_is_an_array():
+    @sg.world
+    def step(x: sg.State):
+        return sg.for_loop(3, lambda i, a, pair: (a + pair[1], pair), (x, [x, x + 1]))[0]
+
+    step.to_proto()
+
+
+def test_a_matrix_of_numpy_is_refused_for_its_products():
+    @sg.world
+    def step(x: sg.State[2, 2]):
+        return np.matrix([[1.0, 2.0], [3.0, 4.0]]) * x
+
+    with pytest.raises(TypeError, match=r"refusals_test.py:\d+: a np.matrix, of which \* multiplies matrices"):
+        step.to_proto()

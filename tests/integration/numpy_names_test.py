@@ -653,3 +653,15 @@ def test_gradients_are_those_of_the_function(client, function, at, slopes):
 
     g = client.gradient(step, steps=1, policy="f64", initial={"z": 0.0}, params={"x": at}, objective="total")
     np.testing.assert_allclose(g.params["x"], slopes, rtol=1e-13, atol=1e-300)
+
+
+def test_fabs_and_rint_of_integers_are_reals(client):
+    """As in NumPy; floor, ceil and trunc keep integers there too."""
+
+    @sg.world
+    def squares(n: sg.State(2, dtype="i32"), c: sg.State(2, dtype="u8"), y: sg.State[2], z: sg.State[2]):
+        return {"n": n, "c": c, "y": np.fabs(n) * np.fabs(n), "z": np.rint(c) * 2}
+
+    start = {"n": np.array([100_000, -3], np.int32), "c": np.array([200, 7], np.uint8), "y": np.zeros(2), "z": np.zeros(2)}
+    out = client.rollout(squares, steps=1, initial=start, policy="f64")
+    assert out.state["y"][0].tolist() == [1e10, 9.0] and out.state["z"][0].tolist() == [400.0, 14.0]

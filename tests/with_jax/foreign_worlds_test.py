@@ -37,6 +37,8 @@ def test_a_world_is_lowered_as_it_was_and_agrees_with_jax(client, name):
     stored = lzma.decompress((FOLDER / f"{name}.program.xz").read_bytes())
     assert world.program.SerializeToString(deterministic=True) == stored
     found = simgrad.jax.check(world, client, steps=3)
-    assert found.leaves and found.worst <= 1e-12, found
+    # JAX is compiled without optimisation here (conftest.py), and rounds otherwise than for the numbers that are stored, whose
+    # first step is held to 1e-12 (tests/integration/jax_results_test.py). A step of L-BFGS searches a line, and multiplies that.
+    assert found.leaves and found.worst <= max(1e-12, WORLDS[name]["growth"]), found
     assert world.report().operation_count == WORLDS[name]["operations"]
     assert sorted({site.name for site in world.sites if site.what != "choice"}) == WORLDS[name]["sites"]

@@ -85,6 +85,8 @@ def constant(x: Any) -> np.ndarray:
     that need a gradient."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError("a masked array: worlds know no masks; x.filled(0.0) has numbers in their place")
+    if isinstance(x, getattr(np, "matrix", ())):  # which NumPy means to drop
+        raise TypeError("a np.matrix, of which * multiplies matrices: np.asarray(a), and a @ x for a product of matrices")
     if _needs_gradient(x):
         raise TypeError(f"a tensor that needs a gradient: {_GETS_NONE}")
     array = np.asarray(x)

@@ -12,7 +12,7 @@ from simgrad.v1 import program_pb2
 from simgrad.v1.program_pb2 import ELEMENT_TYPE_BOOL, ELEMENT_TYPE_I32, ELEMENT_TYPE_REAL
 
 from .expression import Expression
-from .operation_writer import type_text
+from .operation_writer import holds_values, type_text
 from .operations import Operations
 
 
@@ -51,7 +51,7 @@ class ControlFlow(Operations):
             the same leading axis, which the regions do not see; the results have it again.
         Returns: carried values at the stop, exports as last evaluated, iterations (i32).
         """
-        carried = [self.value(x) for x in _listed(carried)]
+        carried = self._side_by_side(carried)
         mapped = None if mapped is None else [self.value(x) for x in mapped]
         elements = 0 if mapped is None else self._leading([*carried, *mapped])
         inputs = [*carried, *(mapped or ())]
@@ -70,7 +70,7 @@ class ControlFlow(Operations):
         tested = op.regions.add()
         with self._region(tested), self.role("termination", site):
             made = test(*[self._argument(tested, x, inside) for x in inputs])
-            yields = [self.value(x) for x in _listed(made)]
+            yields = self._side_by_side(made)
             tested.yields.extend(x.value for x in yields)
         op.predicate = yields[0].element == ELEMENT_TYPE_BOOL
         if op.predicate and yields[0].shape:
@@ -108,7 +108,7 @@ class ControlFlow(Operations):
         body: Callable[[Expression, list[Expression]], Any],
     ) -> list[Expression]:
         """`count` repetitions of body(index (i32), carried)."""
-        carried = [self.value(x) for x in _listed(carried)]
+        carried = self._side_by_side(carried)
         op = self._control(
             "for",
             max_iter=self._turns(count),
@@ -144,8 +144,8 @@ class ControlFlow(Operations):
           reverse: what is stacked stands from its last place on, too.
         Returns: carried values at the end, and what was stacked, along a leading axis.
         """
-        carried = [self.value(x) for x in _listed(carried)]
-        scanned = [self.value(x) for x in _listed(scanned)]
+        carried = self._side_by_side(carried)
+        scanned = self._side_by_side(scanned)
         count = self._leading(scanned) if scanned else length
         if count is None:
             raise ValueError(f"{self.here()}scan needs something to scan, or a length")
@@ -166,7 +166,7 @@ class ControlFlow(Operations):
             inner = [self._argument(region, x) for x in carried]
             elements = [self._argument(region, x, slice(1, None)) for x in scanned]
             following, stacked = body(list(inner), elements)
-            given = [self.value(x) for x in _listed(stacked)]
+            given = self._side_by_side(stacked)
             region.yields.extend(x.value for x in (*self._following(following, inner), *given))
         if reverse and not scanned and not given:
             raise ValueError(f"{self.here()}scan with reverse, of nothing scanned and nothing stacked: no reverse")
@@ -225,14 +225,14 @@ class ControlFlow(Operations):
     def _cond(
         self, choice: Expression, regions: Sequence[Callable[..., Any]], args: Sequence[Any]
     ) -> list[Expression]:
-        args = [self.value(x) for x in _listed(args)]
+        args = self._side_by_side(args)
         op = self._control("cond", operands=[x.value for x in (choice, *args)])
         types: list[tuple[tuple[int, ...], int]] = []
         for write in regions:
             region = op.regions.add()
             with self._region(region):
                 made = write(*[self._argument(region, x) for x in args])
-                given = [self.value(x) for x in _listed(made)]
+                given = self._side_by_side(made)
                 region.yields.extend(x.value for x in given)
             types = types or [(x.shape, x.element) for x in given]
             if types != [(x.shape, x.element) for x in given]:
@@ -257,12 +257,12 @@ class ControlFlow(Operations):
         returns take the place of the derivative of the body. Neither function may then use values
         around it, but numbers, configs and the step; what the vjp decides is not recorded.
         """
-        args = [self.value(x) for x in _listed(args)]
+        args = self._side_by_side(args)
         op = self._control("call", operands=[x.value for x in args])
         region = op.regions.add()
         seen_from = -1 if vjp is None else self._scope_count + 1
         with self._region(region, seen_from):
-            given = [self.value(x) for x in _listed(body(*self._arguments(region, args)))]
+            given = self._side_by_side(body(*self._arguments(region, args)))
             region.yields.extend(x.value for x in given)
         results = [self._new(x.shape, x.element, self._name(x)) for x in given]
         op.results.extend(x.value for x in results)
@@ -311,6 +311,17 @@ class ControlFlow(Operations):
         argument = self._new(like.shape[axes], like.element, self._name(like))
         region.args.append(argument.value)
         return argument
+
+    def _side_by_side(self, given: Any) -> list[Expression]:
+        """The values of a tuple or a list, or one alone. Raises TypeError for a tuple of values among them, which has no
+        place of its own: as an array its values would have one type."""
+        for x in _listed(given):
+            if isinstance(x, tuple) and holds_values(x):
+                raise TypeError(
+                    f"{self.here()}a tuple within what loops, branches and calls take and give: write its values side by side, or np.stack(...) "
+                    "of those that are one array"
+                )
+        return [self.value(x) for x in _listed(given)]
 
     def _following(
         self, given: Any, before: Sequence[Expression], what: str = "carried value"

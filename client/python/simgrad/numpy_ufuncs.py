@@ -59,7 +59,7 @@ def _known_of(b: "ProgramBuilder", x: Any, y: Any, both: "Expression") -> "Expre
     return b.where(is_nan(b, x), y, b.where(is_nan(b, y), x, both))
 
 # Integers stay as they are.
-_TO_WHOLE = frozenset(("floor", "ceil", "trunc", "rint"))
+_TO_WHOLE = frozenset(("floor", "ceil", "trunc"))
 
 _OF_UFUNC = {
     **{
@@ -70,8 +70,8 @@ _OF_UFUNC = {
         )
     },
     **{"add": "add", "subtract": "sub", "multiply": "mul", "negative": "neg", "absolute": "abs"},
-    **{"fabs": "abs", "minimum": "min", "maximum": "max", "remainder": "mod", "fmod": "rem"},
-    **{"rint": "round", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2"},
+    **{"minimum": "min", "maximum": "max", "remainder": "mod", "fmod": "rem"},
+    **{"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2"},
     **{"nextafter": "next_after", "less": "lt", "less_equal": "le"},
     **{"greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne"},
     **{"left_shift": "shl", "right_shift": "shr"},
@@ -82,6 +82,8 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "divide": true_divide,
     "floor_divide": floor_divide,
     "power": power,
+    "fabs": lambda b, x: b.abs(real(b, x)),  # these two are of floats in NumPy
+    "rint": lambda b, x: b.round(real(b, x)),
     "float_power": lambda b, x, y: power(b, real(b, x), y),
     "matmul": matmul,
     "square": lambda b, x: x * x,

@@ -261,7 +261,7 @@ class OperationWriter:
         if isinstance(x, Expression):
             self._check_seen(x)
             return x
-        if isinstance(x, (list, tuple)) and _holds_values(x):
+        if isinstance(x, (list, tuple)) and holds_values(x):
             values = self.matched(x, shapes=False)
             if len({v.shape for v in values}) != 1:
                 raise self.unmet(*(v.shape for v in values))
@@ -278,7 +278,7 @@ class OperationWriter:
     def matched(self, operands: Sequence[Any], shapes: bool = True) -> list[Expression]:
         """Values of one element type and, with `shapes`, one shape, by NumPy's rules."""
         given = [
-            self.value(x) if isinstance(x, Expression) or _holds_values(x) else x for x in operands
+            self.value(x) if isinstance(x, Expression) or holds_values(x) else x for x in operands
         ]
         known = [x.element for x in given if isinstance(x, Expression)]
         elements = [self.element_of(x, known) for x in given]
@@ -442,9 +442,9 @@ class OperationWriter:
         return result
 
 
-def _holds_values(x: Any) -> bool:
+def holds_values(x: Any) -> bool:
     return isinstance(x, (list, tuple)) and any(
-        isinstance(y, Expression) or _holds_values(y) for y in x
+        isinstance(y, Expression) or holds_values(y) for y in x
     )
 
 
