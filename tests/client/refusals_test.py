@@ -419,3 +419,20 @@ def test_a_matrix_of_numpy_is_refused_for_its_products():
 
     with pytest.raises(TypeError, match=r"refusals_test.py:\d+: a np.matrix, of which \* multiplies matrices"):
         step.to_proto()
+
+
+def test_a_write_without_a_key_is_refused():
+    @sg.world
+    def step(x: sg.State[3]):
+        return x.at.set(1.0)
+
+    with pytest.raises(TypeError, match=r"refusals_test.py:\d+: x.at without a key: x.at\[i\].set"):
+        step.to_proto()
+
+
+def test_arguments_without_names_are_no_inputs():
+    with pytest.raises(TypeError, match=r"step: \*a names no inputs"):
+
+        @sg.world
+        def step(x: sg.State, *a: sg.Param):
+            return x

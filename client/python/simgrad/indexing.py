@@ -76,6 +76,8 @@ class Places:
         return self._written("max", y)
 
     def _written(self, combine: str, y: Any) -> "Expression":
+        if self._key is None:
+            raise TypeError(f"{self._x.builder.here()}x.at without a key: x.at[i].{combine}(y), or x.at[...] for all elements")
         x, entries = self._x, _entries(self._x, self._key)
         b = x.builder
         y = b.value(y, x.element)

@@ -402,6 +402,8 @@ def _declarations(function: Function, given: Mapping[str, Declared]) -> dict[str
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             takes_more = True
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            raise TypeError(f"{function.__name__}: *{name} names no inputs: write an argument for each")
         elif name not in declared:
             raise TypeError(
                 f"{function.__name__}: what is {name}? Annotate it ({name}: sg.State), or give it to "
