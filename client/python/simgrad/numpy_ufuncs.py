@@ -82,7 +82,7 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     "divide": true_divide,
     "floor_divide": floor_divide,
     "power": power,
-    "fabs": lambda b, x: b.abs(real(b, x)),  # these two are of floats in NumPy
+    "fabs": lambda b, x: b.abs(real(b, x)),  # NumPy gives floats for fabs and rint of integers
     "rint": lambda b, x: b.round(real(b, x)),
     "float_power": lambda b, x, y: power(b, real(b, x), y),
     "matmul": matmul,

@@ -136,8 +136,9 @@ def rollout(
     Errors: those of Client.rollout, here and in the backward pass; RuntimeError there where a tensor of states,
       params, controls or weights was changed in place in between, and, as PyTorch raises it, for a second backward
       pass behind one without retain_graph; TypeError for inputs that are no dicts, for a list of tensors that need
-      gradients, and for tensors whose numbers cannot be read (sparse ones, or those in a transform of torch.func). Changes of which PyTorch tells nothing, through `.data` or memory
-      shared with NumPy, reach no gradient: it is of the numbers that were sent.
+      gradients, and for tensors whose numbers cannot be read (sparse ones, or those in a transform of torch.func).
+      Changes of which PyTorch tells nothing, through `.data` or memory shared with NumPy, reach no gradient: it is of
+      the numbers that were sent.
     """
     for refused, why in _REFUSED.items():
         if options.pop(refused, None):

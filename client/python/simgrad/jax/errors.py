@@ -10,8 +10,8 @@ from simgrad.jax.node import Line
 
 
 class JaxWorldError(TypeError):
-    """A step that makes no world. `problems` are what was found, one each; `is_clash` says that JAX met numbers of 64
-    bits, in which a world is traced, and narrower ones."""
+    """A step that makes no world. `problems` are what was found, one each. `is_clash`: 64-bit numbers of the trace met
+    narrower ones of the step."""
 
     def __init__(self, headline: str, problems: "list[Problem]", is_clash: bool = False):
         self.problems = problems

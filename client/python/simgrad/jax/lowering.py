@@ -69,7 +69,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class Options:
     """How a step is lowered; `simgrad.jax.world` says what each means. `random` is "none" where nothing may be drawn.
     `warned` takes what the user is warned of at the end, each text once: a step is lowered several times.
-    `without_x64`: the line for the sake of which it has the widths of JAX without x64; empty: it has those of x64."""
+    `without_x64`: the line that clashes under x64, for which the step has the widths of JAX without it; else empty."""
 
     custom: str = "keep"
     formats: str = "erase"

@@ -58,8 +58,8 @@ class Report:
       exports: what can be recorded. initial: states that init= gives. sites: the lines that decide.
       erased: lines where the step names a format of reals, which the policy's takes the place of.
       dropped: callbacks that are left out, by line; "error_if" are those whose condition is not tested.
-      without_x64: the line for the sake of which the step has the widths of JAX without x64, and what that means: numbers of
-        64 bits would meet narrower ones there. Empty: it has those of x64.
+      without_x64: where numbers of two widths would meet under x64: that line, and what follows from tracing the step by
+        the widths of JAX without x64. Empty for all other steps.
       wide_integers: lines whose integers may exceed 32 bits, which they have in JAX as it is set, without x64.
       halts: lines whose error_if ends a run with an error, by name. messages: what each of them says.
       format_constants: literals that look like ones of the format of the trace (8 eps), by line.

@@ -22,11 +22,11 @@ _I32, _U32, _I64, _F32, _F64 = (np.dtype(x) for x in ("int32", "uint32", "int64"
 _SMALLEST, _LARGEST = -(2**31), 2**31 - 1
 _literals: Any = getattr(jax._src, "literals", None)  # of JAX 0.10
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
-# "erase" or "keep" in a thread that is inside, else None: part of the key of what JAX keeps of functions that it has traced.
+# "erase" or "keep" in a thread that is inside, else None. JAX keeps traced functions by it, too.
 _formats: Any = jax.make_user_context(None) if hasattr(jax, "make_user_context") else None
 _lock = threading.Lock()
-_inside = 0  # threads that are
-_before: list[tuple[Any, Any, Any]] = []  # of what is replaced the module or mapping, the name, and what it was
+_inside = 0  # how many threads are inside
+_before: list[tuple[Any, Any, Any]] = []  # module or mapping, name, former value of what is replaced
 
 
 @contextlib.contextmanager
